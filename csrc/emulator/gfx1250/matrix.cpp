@@ -10,7 +10,9 @@
 //            one exponent, so that neither overflows alone; then the sum is added to the accumulator. Round to nearest even,
 //            subnormals kept. The hardware's own order inside an operation is not published.
 // Source: CDNA5 ISA guide, sections on WMMA and on scaled matrix operations.
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -18,12 +20,7 @@
 
 #include "core/fault.h"
 #include "gfx1250/architecture.h"
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define MXGEMM_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define MXGEMM_CLONES
-#endif
+#include "gfx1250/matrix_kernels.h"
 
 namespace mxgemm::emulator::gfx1250 {
 namespace {
@@ -32,7 +29,7 @@ using u8 = uint8_t;
 using u32 = uint32_t;
 using u64 = uint64_t;
 
-constexpr int kRows = 16, kDepth = 128, kHalves = 2;
+constexpr int kHalves = 2;
 
 // An element format of the matrix unit, by its code in the instruction.
 struct Element {
@@ -68,14 +65,16 @@ std::array<std::array<float, 256>, 5> make_values() {
 }
 const std::array<std::array<float, 256>, 5> kValues = make_values();
 
-// [k][row or column]
-struct alignas(64) Tile {
-  float value[kDepth][kRows];
-};
-
 // First register of a 16-row operand to its values.
 void unpack(Wave& wave, int first, int format, Tile& tile) {
   const Element& f = kElements[format];
+  if (format == kFp4) {
+    for (int chunk = 0; chunk < 2; ++chunk)
+      for (int g = 0; g < kHalves; ++g)
+        unpack_fp4(wave.vector(first + chunk * f.registers_per_chunk) + g * kRows, kLanes,
+                   tile.value + (chunk * kHalves + g) * f.codes_per_chunk);
+    return;
+  }
   const float* values = kValues[format].data();
   const int chunks = kDepth / (kHalves * f.codes_per_chunk);
   const u32 mask = (1u << f.bits) - 1;
@@ -94,26 +93,6 @@ void unpack(Wave& wave, int first, int format, Tile& tile) {
         }
       }
     }
-}
-
-using Row = float __attribute__((vector_size(32)));  // eight columns
-
-// sum[m][n] over K in [first, last), ascending.
-MXGEMM_CLONES void multiply(const Tile& a, const Tile& b, int first, int last, float (*sum)[kRows]) {
-  constexpr int kStep = 4;
-  for (int m = 0; m < kRows; m += kStep) {
-    Row acc[kStep][2] = {};
-    for (int k = first; k < last; ++k) {
-      Row columns[2];
-      std::memcpy(columns, b.value[k], sizeof columns);
-      for (int s = 0; s < kStep; ++s) {
-        const float row = a.value[k][m + s];
-        acc[s][0] += row * columns[0];
-        acc[s][1] += row * columns[1];
-      }
-    }
-    std::memcpy(sum[m], acc, sizeof acc);
-  }
 }
 
 enum ScaleFormat : int { kE8m0, kE5m3, kE4m3 };
@@ -160,47 +139,52 @@ float apply_scales(float sum, const Scale& a, const Scale& b) {
   return float(std::ldexp(double(sum) * a.significand * b.significand, a.exponent + b.exponent));
 }
 
-float power_of_two(int exponent) {  // -149 <= exponent <= 127
-  const u32 bits = exponent >= -126 ? u32(exponent + 127) << 23 : 1u << (exponent + 149);
-  return std::bit_cast<float>(bits);
-}
-
-MXGEMM_CLONES void accumulate_row(float* acc, const float* sum, const float* power) {
-  for (int n = 0; n < kRows; ++n) acc[n] += sum[n] * power[n];
-}
-
+// acc += sum with the scales of `block`; rows whose exponents are all normal FP32 powers take the short way.
 void accumulate(const float (*sum)[kRows], const Scales& a, int first_row, const Scales& b, int block,
                 float (*acc)[kRows]) {
+  int32_t scale_b[kRows];
+  int lowest = 255, highest = 0;
+  for (int n = 0; n < kRows; ++n) {
+    scale_b[n] = b.byte[n][block];
+    lowest = std::min(lowest, int(scale_b[n]));
+    highest = std::max(highest, int(scale_b[n]));
+  }
   for (int m = 0; m < kRows; ++m) {
-    const int byte_a = a.byte[first_row + m][block];
-    bool simple = a.format == kE8m0 && byte_a != 0xFF;
-    float power[kRows];
-    for (int n = 0; n < kRows && simple; ++n) {
-      const int byte_b = b.byte[n][block], exponent = byte_a + byte_b - 2 * kScaleBias;
-      simple = byte_b != 0xFF && exponent >= -149 && exponent <= 127;
-      if (simple) power[n] = power_of_two(exponent);
-    }
-    if (simple) {
-      accumulate_row(acc[m], sum[m], power);
+    const int byte = a.byte[first_row + m][block];
+    const bool normal = byte + lowest - 2 * kScaleBias >= -126 && byte + highest - 2 * kScaleBias <= 127;
+    if (a.format == kE8m0 && normal && byte != 0xFF && highest != 0xFF) {
+      scale_row(acc[m], sum[m], byte, scale_b);
       continue;
     }
-    const Scale scale_a = decode_scale(a.format, byte_a);
+    const Scale scale_a = decode_scale(a.format, byte);
     for (int n = 0; n < kRows; ++n) acc[m][n] += apply_scales(sum[m][n], scale_a, decode_scale(b.format, b.byte[n][block]));
   }
 }
 
-void load_result(Wave& wave, const Operand& c, int tile, int negate, int absolute, float (*acc)[kRows]) {
+// Row 8 g + v of a 16-row result is lanes 16 g .. 16 g + 15 of its register v.
+void load_result(Wave& wave, const Instruction& i, int tile, float (*acc)[kRows]) {
+  const Operand& c = i.op(3);
+  for (int v = 0; v < 8; ++v)
+    for (int g = 0; g < kHalves; ++g) {
+      float* row = acc[8 * g + v];
+      if (c.kind == Kind::kVector)
+        std::memcpy(row, wave.vector(c.index + 8 * tile + v) + g * kRows, sizeof acc[0]);
+      else
+        std::fill(row, row + kRows, std::bit_cast<float>(u32(c.value)));
+    }
+  const bool negate = i.modifier[kNegLo] >> 2 & 1, absolute = i.modifier[kNegHi] >> 2 & 1;
+  if (!negate && !absolute) return;
   for (int m = 0; m < kRows; ++m)
     for (int n = 0; n < kRows; ++n) {
-      u32 bits = 0;
-      if (c.kind == Kind::kVector)
-        bits = wave.vector(c.index + tile * 8 + m % 8)[m / 8 * kRows + n];
-      else
-        bits = u32(c.value);
-      if (absolute) bits &= 0x7FFFFFFF;
-      if (negate) bits ^= 0x80000000;
-      acc[m][n] = std::bit_cast<float>(bits);
+      const float value = absolute ? std::fabs(acc[m][n]) : acc[m][n];
+      acc[m][n] = negate ? -value : value;
     }
+}
+
+void store_result(Wave& wave, const Operand& d, int tile, const float (*acc)[kRows]) {
+  for (int v = 0; v < 8; ++v)
+    for (int g = 0; g < kHalves; ++g)
+      std::memcpy(wave.vector(d.index + 8 * tile + v) + g * kRows, acc[8 * g + v], sizeof acc[0]);
 }
 
 template <int block>
@@ -214,21 +198,16 @@ void scaled_matrix(Wave& wave, const Instruction& i) {
   read_scales(wave, i.op(4), tall ? 32 : kRows, blocks, int(i.modifier[kScaleRowA]), int(i.modifier[kScaleFormatA]), scales_a);
   read_scales(wave, i.op(5), kRows, blocks, int(i.modifier[kScaleRowB]), int(i.modifier[kScaleFormatB]), scales_b);
   unpack(wave, i.op(2).index, format_b, b);
-  const int negate = int(i.modifier[kNegLo] >> 2 & 1), absolute = int(i.modifier[kNegHi] >> 2 & 1);
   for (int tile = 0; tile < tiles; ++tile) {
     unpack(wave, i.op(1).index + 8 * tile, format_a, a);
-    load_result(wave, i.op(3), tile, negate, absolute, acc[tile]);
+    load_result(wave, i, tile, acc[tile]);
     for (int j = 0; j < blocks; ++j) {
       float sum[kRows][kRows];
       multiply(a, b, j * block, (j + 1) * block, sum);
       accumulate(sum, scales_a, tile * kRows, scales_b, j, acc[tile]);
     }
   }
-  for (int tile = 0; tile < tiles; ++tile)
-    for (int v = 0; v < 8; ++v)
-      for (int lane = 0; lane < kLanes; ++lane)
-        wave.vector(i.op(0).index + tile * 8 + v)[lane] =
-            std::bit_cast<u32>(acc[tile][lane / kRows * 8 + v][lane % kRows]);
+  for (int tile = 0; tile < tiles; ++tile) store_result(wave, i.op(0), tile, acc[tile]);
   wave.mark_vector_written(i.op(0).index, i.op(0).words, wave.all_lanes());
 }
 
