@@ -7,6 +7,7 @@ uses a device.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,10 +18,15 @@ import torch
 from mxgemm import epilogue as epilogue_module
 from mxgemm.epilogue import EpilogueArgs
 from mxgemm.errors import LayoutMismatch, UnsupportedProblem
+from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, OperandSpec
 from mxgemm.tensor import MXTensor
 
 Side = Literal["a", "b"]
+
+BLOCK = MXFP4.block
+FP32_UNIT = 2.0**-24
+"""Rounding unit of FP32."""
 
 
 class RejectionCode(StrEnum):
@@ -70,6 +76,36 @@ class Accumulation:
     truncates: bool = False
     promote_every: int | None = None
     exact_blocks: bool = False
+
+    def gamma(self, k: int) -> float:
+        """Return the factor of (|A| @ |B|.T) that bounds the error of a sum over k before any
+        output rounding.
+
+        To first order each addition loses at most one rounding unit of the magnitudes summed so
+        far; the terms of second order are covered by 1 / (1 - n u). Products of E2M1 values are
+        exact.
+        """
+        window = min(k, self.promote_every or k)
+        additions = -(-window // BLOCK) if self.exact_blocks else window
+        unit = 2.0 ** -(self.significand_bits - (1 if self.truncates else 0))
+        total = additions * unit + (-(-k // window) if window < k else 0) * FP32_UNIT
+        return total / (1 - total)
+
+    def exact_spread(self, k: int, largest: float = 6.0) -> int:
+        """Return how many binades the two operands' scales may spread together so that any order of
+        summation is exact.
+
+        Products are multiples of 1/4 and at most largest^2, so a sum of P of them, of spread s, is
+        an integer multiple of the unit below 4 largest^2 P 2^s. It must fit the accumulator between
+        promotions and FP32 over all of k. Negative: never.
+
+        Args:
+            k: length of the contraction.
+            largest: the largest |code value| that occurs.
+        """
+        window = min(k, self.promote_every or k)
+        bits = [(24, k), (self.significand_bits, window)]
+        return min(math.floor(p - math.log2(4 * largest**2 * max(terms, 1))) for p, terms in bits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
