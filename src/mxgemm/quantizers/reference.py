@@ -38,7 +38,7 @@ def quantize_matrix(
     step = max(BLOCK, CHUNK_ELEMENTS // stored_k // BLOCK * BLOCK)
     for start in range(0, rows, step):
         stop = min(rows, start + step)
-        chunk = torch.nn.functional.pad(x[start:stop].float(), (0, stored_k - k))
+        chunk = torch.nn.functional.pad(x[start:stop].float(), (0, stored_k - k)).contiguous()
         words = None
         if options.rounding == "stochastic":
             count = (stop - start) * stored_k
