@@ -40,7 +40,7 @@ def gemm(
         b: the second operand, shape (N, K), or the form of it that a plan prepared.
         out: where D goes: float32, bfloat16 or float16 [M, N], rows contiguous; made when None.
         out_dtype: dtype of D when `out` is None; bfloat16 by default.
-        alpha, beta: finite factors of the product and of C.
+        alpha, beta: factors of the product and of C, finite in FP32.
         c: [M, N] added with beta; `out` itself when None and beta is not 0.
         bias: [N].
         activation: "none", "relu", "gelu" (erf) or "gelu_tanh".
@@ -193,6 +193,8 @@ def _numerics(value: str | Numerics) -> Numerics:
 
 def _device(device: DeviceSpec | str, where: torch.device) -> DeviceSpec:
     spec = DeviceSpec.parse(device) if isinstance(device, str) else device
+    if not isinstance(spec, DeviceSpec):
+        raise TypeError(f"gemm: device must be a DeviceSpec or str, got {type(spec).__name__}")
     if spec.torch_device != where:
         raise ValueError(
             f"gemm: operands for {spec} must be on {spec.torch_device}, got {where}; use .to()"

@@ -286,6 +286,11 @@ class GemmPlan:
                     f"stored k {problem.k}, "
                     f"got {operand!r}; make a plan for this operand"
                 )
+            if isinstance(operand, PreparedOperand) and operand.side != side:
+                raise LayoutMismatch(
+                    f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got "
+                    f"an operand prepared as {operand.side}; prepare it anew"
+                )
         if problem.m == 0 or problem.n == 0:
             if args.bias_grad is not None:
                 args.bias_grad.zero_()
