@@ -113,7 +113,20 @@ def accepts(problem: GemmProblem, *, backend: str | None = None) -> bool:
 
 def _rejection(backend: Backend, problem: GemmProblem) -> Rejection | None:
     """Return the reason against `backend`: of the problem first, since that one says more."""
-    return backend.check(problem) or probe(backend)
+    return _rotations(problem) or backend.check(problem) or probe(backend)
+
+
+def _rotations(problem: GemmProblem) -> Rejection | None:
+    """Return a ROTATION rejection unless the operands' rotations cancel: no backend can mend
+    that.
+    """
+    if problem.a.rotation == problem.b.rotation:
+        return None
+    return Rejection(
+        RejectionCode.ROTATION,
+        f"operands must carry the same rotation, else it does not cancel, got {problem.a.rotation} "
+        f"and {problem.b.rotation}; quantize both with one Rotation",
+    )
 
 
 def _select(problem: GemmProblem, name: str | None) -> GemmPlan:
