@@ -61,10 +61,10 @@ class DeviceSpec:
             ValueError: the text names none.
         """
         name, _, suffix = text.partition(":")
-        if name in ROCM_ARCHES and suffix in ("", "emulated"):
+        if name in ROCM_ARCHES and (text == name or suffix == "emulated"):
             return cls("rocm", name, emulated=suffix == "emulated")
-        if name.startswith("sm_") and name[3:].isdigit() and not suffix:
-            return cls("cuda", name)
+        if text.startswith("sm_") and text[3:].isdecimal():
+            return cls("cuda", text)
         if text == "cpu" or (name == "cuda" and (text == name or suffix.isdecimal())):
             return cls.of(text)
         raise ValueError(

@@ -72,7 +72,14 @@ def probe(backend: Backend) -> Rejection | None:
 
 
 def explain(problem: GemmProblem) -> list[Verdict]:
-    """Return every backend's verdict on `problem`, in order of priority; nothing is launched."""
+    """Return every backend's verdict on `problem`, in order of priority; nothing is launched.
+
+    Example:
+        >>> import mxgemm
+        >>> problem = mxgemm.GemmProblem(m=8, n=16, k=64, device=mxgemm.DeviceSpec.parse("gfx950"))
+        >>> {v.backend.name: v for v in mxgemm.explain(problem)}["reference"].plan.summary
+        'torch, FP64'
+    """
     verdicts = []
     for backend in BACKENDS:
         rejection = _rejection(backend, problem)
@@ -92,6 +99,12 @@ def plan(problem: GemmProblem, *, backend: str | None = None) -> GemmPlan:
         BackendUnavailable: the named backend cannot run in this process.
         UnsupportedProblem: the named backend rejects the problem, or all do; the message holds
         every reason.
+
+    Example:
+        >>> import mxgemm
+        >>> problem = mxgemm.GemmProblem(m=8, n=16, k=64, device=mxgemm.DeviceSpec.parse("cpu"))
+        >>> mxgemm.plan(problem, backend="reference").summary
+        'torch, FP64'
     """
     name = backend if backend is not None else settings.BACKEND.read() or None
     found = cache.plans.get((problem, name))

@@ -109,7 +109,14 @@ def problem_for(
     numerics: Numerics = Numerics.DEFAULT,
     device: DeviceSpec | None = None,
 ) -> GemmProblem:
-    """Return the problem that these operands pose, for `mxgemm.plan` and `mxgemm.explain`."""
+    """Return the problem that these operands pose, for `mxgemm.plan` and `mxgemm.explain`.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> a, b = mxgemm.quantize(torch.ones(2, 32)), mxgemm.quantize(torch.ones(3, 32))
+        >>> str(mxgemm.problem_for(a, b))
+        '2x3x32 -> bfloat16 on cpu, a mxfp4 row_major+row_major, b mxfp4 row_major+row_major'
+    """
     return GemmProblem(
         m=a.shape[0],
         n=b.shape[0],

@@ -137,6 +137,12 @@ def quantize_pair(
 
     Raises:
         TypeError, ValueError: as `quantize`.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> pair = mxgemm.quantize_pair(torch.ones(5, 64))
+        >>> pair.along_k.shape, pair.along_m.shape, pair.along_m.stored_k
+        ((5, 64), (64, 5), 32)
     """
     options = _options(
         rule=rule,
@@ -173,12 +179,19 @@ def dequantize(
     Args:
         tensor: any MXTensor; pads and columns past k are dropped.
         dtype: float64 (exact), float32 (exact unless it overflows to Inf at scale bytes 253 and
-            254), bfloat16 or float16 (rounded once from float32).
+            254), bfloat16 or float16 (rounded once from float32). A prescale or a rotation that is
+            undone rounds in float64 or float32 first.
         rotate_to_source: undo the rotation, in FP32, so that the values compare with what was
             quantized; False returns the values as the GEMM sees them.
 
     Raises:
         TypeError: not an MXTensor, or another dtype.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> x = torch.tensor([[0.5, 1.2, 6.0, -3.0] * 8])
+        >>> mxgemm.dequantize(mxgemm.quantize(x))[0, :4].tolist()
+        [0.5, 1.0, 6.0, -3.0]
     """
     if not isinstance(tensor, MXTensor):
         raise TypeError(f"dequantize: takes an MXTensor, got {type(tensor).__name__}")
