@@ -127,17 +127,12 @@ def _vop3(w: Dwords) -> _Raw:
         raw.codes["sdst"] = _bits(w[0], 14, 8)
         return raw
     if row and row.name == "v_bitop3_b32":  # the truth table is spread over the modifier fields
-        high, middle, low = _bits(w[1], 31, 29), _bits(w[0], 14, 11) , _bits(w[0], 10, 8)
-        raw.modifiers["bitop3"] = _truth_table(high, w[1], middle, low)
+        raw.modifiers["bitop3"] = raw.negate | _bits(w[0], 10, 8) << 3 | _bits(w[1], 28, 27) << 6
         raw.negate = 0
         return raw
     raw.absolute = _bits(w[0], 10, 8)
     raw.modifiers |= {"op_sel": _bits(w[0], 14, 11), "clamp": _bits(w[0], 15, 15), "omod": _bits(w[1], 28, 27)}
     return raw
-
-
-def _truth_table(negate: int, second: int, _middle: int, absolute: int) -> int:
-    return negate << 5 | _bits(second, 28, 27) << 3 | absolute
 
 
 def _vop3p(w: Dwords) -> _Raw:
@@ -301,6 +296,8 @@ class _Decoder:
         target = None
         if row.fields and row.fields[0].name == "label":
             operands, target = [], start + 1 + raw.codes["label"]
+        if row.packed:  # the bit of a source that is not there is set, too
+            raw.modifiers["op_sel_hi"] &= (1 << (len(row.fields) - 1)) - 1
         modifiers = tuple(sorted((k, v) for k, v in raw.modifiers.items() if v))
         return Instruction(
             row.name, tuple(operands), modifiers, target, None, self.msb, address=self.base + 4 * start

@@ -102,8 +102,6 @@ def _single(text: str, msb: int, labels: dict[str, int], *, dual: bool = False) 
     operands = _operands(row, words, modifiers, msb)
     if row.packed and "op_sel_hi" not in modifiers:
         modifiers["op_sel_hi"] = (1 << (len(row.fields) - 1)) - 1
-        if len(row.fields) == 3:
-            modifiers["op_sel_hi"] |= 4
     kept = tuple(sorted((k, v) for k, v in modifiers.items() if v))
     return Instruction(name, operands, kept, msb=msb, text=text)
 
