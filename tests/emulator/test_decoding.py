@@ -27,6 +27,7 @@ def sample_operand(row: Row, field: Field, position: int, scalar: bool) -> str:
         words = 16
     fixed = {
         "imm": "7",
+        "simm": "7",
         "literal": "0x12345",
         "hwreg": "hwreg(HW_REG_WAVE_SCHED_MODE, 0, 2)",
         "depctr": "depctr_va_vdst(3) depctr_vm_vsrc(2)",

@@ -66,7 +66,7 @@ def _sopc(w: Dwords) -> _Raw:
 
 def _sopk(w: Dwords) -> _Raw:
     register, immediate = _bits(w[0], 22, 16), w[0] & 0xFFFF
-    codes = {"sdst": register, "src0": register, "imm": _signed(immediate, 16), "hwreg": immediate}
+    codes = {"sdst": register, "src0": register, "simm": _signed(immediate, 16), "hwreg": immediate}
     raw = _Raw(("SOPK", _bits(w[0], 27, 23)), 1, codes)
     if raw.key in BY_OPCODE and BY_OPCODE[raw.key].name == "s_setreg_imm32_b32":
         raw.codes["literal"] = w[1]
@@ -305,7 +305,7 @@ class _Decoder:
 
     def operand(self, f: Field, raw: _Raw, literal_at: int) -> Operand:
         code = raw.codes[f.name]
-        if f.name in {"imm", "hwreg", "depctr", "barrier", "literal", "ignored", "label"}:
+        if f.name in {"imm", "simm", "hwreg", "depctr", "barrier", "literal", "ignored", "label"}:
             return constant(code, f)
         if f.name == "vaddr" and raw.key[0] == "VGLOBAL" and raw.codes["saddr"] == NULL:
             f = Field(f.name, 2, f.role)  # a 64-bit address without a scalar base

@@ -123,6 +123,9 @@ def _operand(word: str, f: Field, msb: int) -> Operand:
         return constant(_hardware_register(word), f)
     if f.name == "barrier":
         return constant(int(word, 0) & 0xFFFF, f)
+    if f.name == "simm":  # printed unsigned, means 16 bits with sign
+        value = int(word, 0) & 0xFFFF
+        return constant(value - 0x10000 if value >> 15 else value, f)
     if f.name in {"imm", "literal"}:
         return constant(int(word, 0), f)
     if word == "off" or (word == "null" and f.name in {"soffset", "saddr", "group2", "group3"}):
