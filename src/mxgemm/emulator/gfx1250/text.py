@@ -32,7 +32,7 @@ from mxgemm.emulator.instruction import Field, Instruction, Kind, Operand, Role,
 _SUFFIX = re.compile(r"_(e32|e64)$")
 _REGISTER = re.compile(r"(v|s|ttmp)(?:(\d+)|\[(\d+):(\d+)\])")
 _COMMENT = re.compile(r"/\*v(?:(\d+)|\[(\d+):\d+\])\*/")
-_MODIFIER = re.compile(r"\s+(?P<key>[a-z][a-z0-9_]*)(?::(?P<value>\[[^\]]*\]|[\w.]+))?$")
+_MODIFIER = re.compile(r"\s+(?P<key>[a-z][a-z0-9_]*)(?::(?P<value>\[[^\]]*\]|-?[\w.]+))?$")
 _NUMBER = re.compile(r"-?(0x[0-9a-f]+|\d+)", re.IGNORECASE)
 _FLOAT = re.compile(r"-?\d+\.\d*(e[-+]?\d+)?", re.IGNORECASE)
 
