@@ -71,6 +71,7 @@ i32 i24(u32 value) { return i32(value << 8) >> 8; }
 
 void add_integer(OperationTable& t) {
   add_lanes(t, "v_mov_b32", [](u32 a) { return a; });
+  add_lanes(t, "v_mov_b16", [](u32 a, u32 old) { return (old & 0xFFFF0000u) | (a & 0xFFFFu); });
   add_lanes(t, "v_not_b32", [](u32 a) { return ~a; });
   add_lanes(t, "v_add_nc_u32", [](u32 a, u32 b) { return a + b; });
   add_lanes(t, "v_sub_nc_u32", [](u32 a, u32 b) { return a - b; });
@@ -91,6 +92,7 @@ void add_integer(OperationTable& t) {
   add_lanes(t, "v_min_u32", [](u32 a, u32 b) { return std::min(a, b); });
   add_lanes(t, "v_max_i32", [](i32 a, i32 b) { return std::max(a, b); });
   add_lanes(t, "v_min_i32", [](i32 a, i32 b) { return std::min(a, b); });
+  add_lanes(t, "v_med3_i32", [](i32 a, i32 b, i32 c) { return std::max(std::min(a, b), std::min(std::max(a, b), c)); });
   add_lanes(t, "v_lshl_add_u32", [](u32 a, u32 b, u32 c) { return (a << shift(b)) + c; });
   add_lanes(t, "v_add_lshl_u32", [](u32 a, u32 b, u32 c) { return (a + b) << shift(c); });
   add_lanes(t, "v_lshl_or_b32", [](u32 a, u32 b, u32 c) { return a << shift(b) | c; });
@@ -120,8 +122,6 @@ void add_floating(OperationTable& t) {
   add_lanes(t, "v_mul_f32", [](float a, float b) { return a * b; }, kFloating);
   add_lanes(t, "v_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); }, kFloating);
   add_lanes(t, "v_fmac_f32", [](float a, float b, float old) { return std::fma(a, b, old); }, kFloating);
-  add_lanes(t, "v_fmamk_f32", [](float a, float k, float b) { return std::fma(a, k, b); }, kFloating);
-  add_lanes(t, "v_fmaak_f32", [](float a, float b, float k) { return std::fma(a, b, k); }, kFloating);
   add_lanes(t, "v_max_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : maximum(a, b); }, kFloating);
   add_lanes(t, "v_min_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : minimum(a, b); }, kFloating);
   add_lanes(t, "v_maximum_f32", [](float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : maximum(a, b); }, kFloating);
@@ -145,7 +145,7 @@ void add_floating(OperationTable& t) {
 void add_conversions(OperationTable& t) {
   add_lanes(t, "v_cvt_pk_bf16_f32", [](float a, float b) { return u32(bf16_bits(a)) | u32(bf16_bits(b)) << 16; }, kFloating);
   add_lanes(t, "v_cvt_pk_f16_f32", [](float a, float b) { return u32(f16_bits(a)) | u32(f16_bits(b)) << 16; }, kFloating);
-  add_lanes(t, "v_cvt_f16_f32", [](float a) { return u32(f16_bits(a)); }, kFloating);
+  add_lanes(t, "v_cvt_f16_f32", [](float a, u32 old) { return (old & 0xFFFF0000u) | f16_bits(a); }, kFloating);
   add_lanes(t, "v_cvt_f32_f16", [](u32 a) { return f16_value(uint16_t(a)); });
   add_lanes(t, "v_cvt_f32_bf16", [](u32 a) { return a << 16; });
   add_lanes(t, "v_cvt_f32_u32", [](u32 a) { return float(a); });
@@ -282,6 +282,12 @@ void commit64(Wave& wave, const Operand& operand, const u64* values) {
   commit(wave, upper, high);
 }
 
+void move64(Wave& wave, const Instruction& i) {
+  u64 result[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = wide_source(wave, i.op(1), lane);
+  commit64(wave, i.op(0), result);
+}
+
 template <class F, class R, class A, class B>
 void wide_two(Wave& wave, const Instruction& i, R (*)(A, B)) {
   u64 result[kLanes];
@@ -304,6 +310,7 @@ void add_wide(OperationTable& t, const char* name, F) {
 }
 
 void add_wide_integer(OperationTable& t) {
+  t.add({"v_mov_b64", Unit::kVector, move64});
   add_wide(t, "v_lshlrev_b64", [](u32 a, u64 b) { return b << (a & 63); });
   add_wide(t, "v_lshrrev_b64", [](u32 a, u64 b) { return b >> (a & 63); });
   add_wide(t, "v_ashrrev_i64", [](u32 a, i64 b) { return b >> (a & 63); });

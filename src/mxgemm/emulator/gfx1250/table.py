@@ -1,7 +1,7 @@
 """The instructions of gfx1250 that are emulated, as data: opcode, mnemonic, operands.
 
 One line per instruction under its encoding. Operands are named as in the encodings and listed in assembly order, `:n` gives
-32-bit words where it is not one, `+` marks a destination that is also read. A line without operands takes its encoding's
+32-bit words where it is not one, `+` marks a destination that is also read, `~` one of which only half is written. A line without operands takes its encoding's
 usual ones. The executor's function has the mnemonic as its name.
 
 Source: AMD CDNA5 ISA reference guide, July 2026, instruction listings; every line is checked against LLVM's assembler.
@@ -84,6 +84,7 @@ _LISTING = {
     "SOP1": """
         0x00 s_mov_b32
         0x01 s_mov_b64              sdst:2 src0:2
+        0x04 s_brev_b32
         0x08 s_ctz_i32_b32
         0x0a s_clz_i32_u32
         0x0e s_sext_i32_i8
@@ -172,9 +173,11 @@ _LISTING = {
         0x06 v_cvt_f32_u32
         0x07 v_cvt_u32_f32
         0x08 v_cvt_i32_f32
-        0x0a v_cvt_f16_f32
+        0x0a v_cvt_f16_f32          dst~ src0
         0x0b v_cvt_f32_f16
         0x11 v_cvt_f32_ubyte0
+        0x1c v_mov_b16              dst~ src0
+        0x1d v_mov_b64              dst:2 src0:2
         0x1e v_tanh_f32
         0x20 v_fract_f32
         0x21 v_trunc_f32
@@ -232,6 +235,7 @@ _LISTING = {
         0x213 v_fma_f32
         0x216 v_alignbit_b32
         0x217 v_alignbyte_b32
+        0x220 v_med3_i32
         0x234 v_bitop3_b32
         0x235 v_mad_u32
         0x240 v_xor3_b32
@@ -345,6 +349,9 @@ _COMPARED_TYPES = {
     "u32": (0x48, _INTEGER_RELATIONS),
 }
 _EXEC_FORM = 0x80
+
+# Instructions whose 16-bit operands are register halves; only the lower ones are emulated.
+HALF_OPERANDS = frozenset({"v_mov_b16", "v_cvt_f16_f32", "v_cvt_f32_f16"})
 
 # Halves of a dual-issue pair: number -> instruction; the first half has four bits for it, with three dwords six.
 DUAL = {
