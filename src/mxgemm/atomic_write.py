@@ -86,7 +86,7 @@ def output_folder(
     with _staging(target) as staging:
         yield staging
         if not target.exists() or not any(target.iterdir()):
-            staging.chmod(0o777 & ~_umask())
+            staging.chmod(0o777 & ~current_umask())
             staging.rename(target)
             return
         (target / marker).unlink(missing_ok=True)
@@ -107,7 +107,8 @@ def _staging(target: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _umask() -> int:
+def current_umask() -> int:
+    """Return the mask that new files of this process get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from mxgemm.atomic_write import output_folder
+from mxgemm.atomic_write import current_umask, output_folder
 from mxgemm.checkpoints.safetensors_file import Entry, SafetensorsFile, opened
 from mxgemm.errors import CheckpointError
 from mxgemm.formats import MXFP4
@@ -117,6 +117,8 @@ def save(
         save_file(stored, weights, metadata={"format": "pt", **(metadata or {})})
         with opened(weights) as file:
             _names(file.entries, Path(folder))
+        # safetensors makes its files private; these take the permissions of any new file.
+        weights.chmod(0o666 & ~current_umask())
         (staging / CONFIG_FILE).write_text(json.dumps(full_config, indent=2) + "\n")
 
 
