@@ -11,7 +11,6 @@ import torch
 
 from mxgemm.numerics import e2m1, e8m0
 from mxgemm.numerics.hadamard import rotate
-from mxgemm.quantizers.reference import dequantize_matrix
 from mxgemm.tensor import MXTensor
 
 CHUNK_ELEMENTS = 1 << 22
@@ -98,16 +97,21 @@ def _measure_rows(
     source = torch.nn.functional.pad(x.detach().float(), (0, tensor.stored_k - tensor.k))
     if tensor.rotation is not None:
         source = rotate(source, tensor.rotation)
-    wide = source.double()
-    values = dequantize_matrix(codes, scales, torch.float64) / tensor.prescale
-    limit = e2m1.MAX / tensor.prescale * e8m0.decode(scales, torch.float64)
-    saturated = torch.unflatten(wide.abs(), -1, (-1, tensor.format.block)) > limit[..., None]
+    blocks = torch.unflatten(source, -1, (-1, tensor.format.block))
+    unpacked = e2m1.unpack(codes)
+    scale = e8m0.decode(scales, torch.float64)[..., None] / tensor.prescale
+    values = torch.unflatten(e2m1.decode(unpacked, torch.float64), -1, (-1, tensor.format.block))
     # Elements past k are zeros in both and count for nothing.
-    magnitudes = e2m1.unpack(codes)[:, : tensor.k] & (e2m1.SIGN_BIT - 1)
+    zeros = (unpacked[:, : tensor.k] & (e2m1.SIGN_BIT - 1)) == 0
     return Fidelity(
-        signal=float(wide.square().sum()),
-        error=float((wide - values).square().sum()),
-        elements=magnitudes.numel(),
-        saturated=int(saturated.sum()),
-        zeros=int((magnitudes == 0).sum()),
+        signal=energy(source),
+        error=energy(values.mul_(scale).sub_(blocks)),
+        elements=zeros.numel(),
+        saturated=int((blocks.abs() > e2m1.MAX * scale).sum()),
+        zeros=int(zeros.sum()),
     )
+
+
+def energy(x: torch.Tensor) -> float:
+    """Return the sum of squares of a floating tensor, accumulated in FP64."""
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2

@@ -76,10 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except USER_ERRORS as error:
         if args.traceback:
             raise
-        sys.stderr.write(f"mxgemm {args.command}: {_one_line(error)}\n")
+        sys.stderr.write(f"mxgemm: {_one_line(error)}\n")
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write(f"mxgemm {args.command}: interrupted; nothing was left half-written\n")
+        sys.stderr.write("mxgemm: interrupted; nothing was left half-written\n")
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, previous)

@@ -12,6 +12,7 @@ from mxgemm.quantizers import INPUT_DTYPES
 from mxgemm.tensor import MXTensor
 
 SEPARATOR = ".safetensors:"
+NPY_MAGIC = b"\x93NUMPY"
 
 
 def read(text: str, what: str) -> torch.Tensor | MXTensor:
@@ -44,13 +45,14 @@ def read(text: str, what: str) -> torch.Tensor | MXTensor:
 
 
 def _read_npy(path: Path, what: str) -> torch.Tensor:
+    with path.open("rb") as file:
+        if file.read(len(NPY_MAGIC)) != NPY_MAGIC:
+            raise ValueError(f"{what} {path}: not a .npy file; numpy.save writes one")
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{what} {path}: not a readable .npy file: {reason}") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{what} {path}: must hold one array, got an archive; save it alone")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise TypeError(
             f"{what} {path}: dtype must be float32 or float16, got {array.dtype}; convert it "
