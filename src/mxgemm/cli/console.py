@@ -35,8 +35,13 @@ def stdout() -> Console:
 
 
 def print_json(payload: Mapping[str, Any]) -> None:
-    """Print one JSON object; numbers that JSON lacks (NaN, Inf) become null."""
-    sys.stdout.write(json.dumps(_plain(payload), indent=2, allow_nan=False) + "\n")
+    """Print one JSON object on stdout, and nothing else."""
+    sys.stdout.write(json_text(payload))
+
+
+def json_text(payload: Mapping[str, Any]) -> str:
+    """Return a JSON object as text; numbers that JSON lacks (NaN, Inf) become null."""
+    return json.dumps(_plain(payload), indent=2, allow_nan=False) + "\n"
 
 
 def show(

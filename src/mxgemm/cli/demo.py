@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("mxgemm-demo"), metavar="FOLDER",
-        help="where the figure goes (default mxgemm-demo)",
+        help="where the figure and the report go (default mxgemm-demo)",
     )  # fmt: skip
     parser.add_argument(
         "--rule", choices=RULES, default=DEFAULT_RULE,
@@ -48,10 +48,16 @@ def run(args: argparse.Namespace) -> int:
     with console.progress("demo") as advance:
         found = study.run(rule=args.rule, backend=args.backend, progress=advance)
     paths = _draw(found, args.output)
+    payload = _as_data(found, paths)
+    report = args.output / "demo.json"
+    with output_file(report, force=True) as partial:
+        partial.write_text(console.json_text(payload))
     if args.json:
-        console.print_json(_as_data(found, paths))
+        console.print_json(payload)
     else:
-        _print(found, paths)
+        _print(found)
+        where = ", ".join(map(str, [*paths, report]))
+        console.stdout().print(f"written: {where}", style="bold", markup=False)
     return 0
 
 
@@ -65,7 +71,7 @@ def _draw(found: Study, folder: Path) -> list[Path]:
     return paths
 
 
-def _print(found: Study, paths: list[Path]) -> None:
+def _print(found: Study) -> None:
     out = console.stdout()
     rows = [
         (rule, console.decibels(f.sqnr_db), f"{f.saturated_percent:.2f}", f"{f.zero_percent:.2f}")
@@ -95,7 +101,6 @@ def _print(found: Study, paths: list[Path]) -> None:
         f"inputs' quantization; the FP32 encoder took {1e3 * found.seconds_fp32:.0f} ms",
         style="bold",
     )
-    out.print("figure: " + " and ".join(map(str, paths)), style="bold", markup=False)
 
 
 def _print_layers(out: Console, found: Study) -> None:
