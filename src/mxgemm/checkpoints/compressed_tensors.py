@@ -311,12 +311,12 @@ def _names(entries: Mapping[str, Entry], where: Path) -> dict[str, tuple[str, ..
         base = key.removesuffix(CODES)
         if base != key and entry.dtype in CODE_DTYPES:
             names[base] = _check_parts(base, entries, where)
-    if not names:
-        raise CheckpointError(f"{where}: must hold quantized tensors (<name>{CODES}), got none")
     quantized = {key for keys in names.values() for key in keys}
     for key in entries.keys() - quantized:
         _check_not_orphan(key, entries[key], where)
         names[key] = (key,)
+    if not quantized:
+        raise CheckpointError(f"{where}: must hold quantized tensors (<name>{CODES}), got none")
     return names
 
 
