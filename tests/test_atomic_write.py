@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -26,21 +25,28 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_output_file_appears_with_its_content(tmp_path: Path) -> None:
     target = tmp_path / "new" / "c.txt"
     with output_file(target, force=False) as partial:
         partial.write_text("all")
         assert not target.exists()
     assert target.read_text() == "all"
-    assert os.listdir(target.parent) == ["c.txt"]
+    assert names(target.parent) == ["c.txt"]
 
 
 def test_output_file_leaves_nothing_after_an_exception(tmp_path: Path) -> None:
-    target = tmp_path / "c.txt"
-    with pytest.raises(RuntimeError), output_file(target, force=False) as partial:
-        partial.write_text("half")
-        raise RuntimeError
-    assert os.listdir(tmp_path) == []
+    def fail_halfway() -> None:
+        with output_file(tmp_path / "c.txt", force=False) as partial:
+            partial.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_halfway()
+    assert names(tmp_path) == []
 
 
 def test_output_file_keeps_an_existing_file_without_force(tmp_path: Path) -> None:
@@ -65,7 +71,7 @@ def test_output_file_refuses_a_folder_even_with_force(tmp_path: Path) -> None:
 def test_output_folder_is_made_whole(tmp_path: Path) -> None:
     write_folder(tmp_path / "deep" / "out", weights="w", config="c")
     assert contents(tmp_path / "deep" / "out") == {"weights": "w", "config": "c"}
-    assert os.listdir(tmp_path / "deep") == ["out"]
+    assert names(tmp_path / "deep") == ["out"]
 
 
 def test_output_folder_takes_an_empty_folder_but_no_full_one(tmp_path: Path) -> None:

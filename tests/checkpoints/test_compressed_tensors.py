@@ -1,4 +1,4 @@
-"""The form mxfp4-pack-quantized: what is written is read back bit for bit, anything else refused."""
+"""mxfp4-pack-quantized: what is written is read back bit for bit, anything else is refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from hostile_files import HOSTILE_SAFETENSORS, write_all
 from safetensors.torch import load_file, save_file
 
 import mxgemm
+from hostile_files import HOSTILE_SAFETENSORS, write_all
 from mxgemm import checkpoints
 from mxgemm.checkpoints import compressed_tensors, load, load_tensor, save
 from mxgemm.errors import CheckpointError
@@ -53,7 +53,7 @@ def assert_same(found: MXTensor | torch.Tensor, expected: MXTensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rule", ["floor", "even", "ceil", "rceil", "search"])
-def test_D56_every_written_tensor_is_read_back_bit_for_bit(
+def test_d56_every_written_tensor_is_read_back_bit_for_bit(
     tmp_path: Path, rule: str, dtype: torch.dtype
 ) -> None:
     expected = mxgemm.quantize(weight().to(dtype), rule=rule)
@@ -67,7 +67,7 @@ def test_D56_every_written_tensor_is_read_back_bit_for_bit(
     assert_same(load_tensor(tmp_path / "out" / "model.safetensors", "fc.weight"), expected)
 
 
-def test_D56_every_format_has_a_writer_and_a_reader() -> None:
+def test_d56_every_format_has_a_writer_and_a_reader() -> None:
     folder = Path(checkpoints.__file__).parent
     formats = [path.stem for path in folder.glob("*.py") if "FORMAT = " in path.read_text()]
     assert formats == ["compressed_tensors"]
@@ -130,7 +130,7 @@ def test_files_of_an_index_are_read_together(tmp_path: Path) -> None:
 # --- Public bug reports ---
 
 
-def test_D07_saved_scales_keep_their_exponent(tmp_path: Path) -> None:
+def test_d07_saved_scales_keep_their_exponent(tmp_path: Path) -> None:
     w = weight(64, 128)
     quantized = mxgemm.quantize(w)
     save({"fc.weight": quantized}, tmp_path / "out")
@@ -143,7 +143,7 @@ def test_D07_saved_scales_keep_their_exponent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e8m0fnu])
 @pytest.mark.parametrize("codes_dtype", [torch.uint8, torch.float4_e2m1fn_x2])
-def test_D53_scale_dtype_variants_load_to_the_same_tensor(
+def test_d53_scale_dtype_variants_load_to_the_same_tensor(
     tmp_path: Path, dtype: torch.dtype, codes_dtype: torch.dtype
 ) -> None:
     expected = mxgemm.quantize(weight(4, 64))
@@ -156,7 +156,7 @@ def test_D53_scale_dtype_variants_load_to_the_same_tensor(
     assert torch.equal(mxgemm.dequantize(found), mxgemm.dequantize(expected))
 
 
-def test_D54_bytes_below_127_do_not_wrap(tmp_path: Path) -> None:
+def test_d54_bytes_below_127_do_not_wrap(tmp_path: Path) -> None:
     ones = torch.full((1, 16), 0x22, dtype=torch.uint8)
     stored = {
         "fc.weight_packed": ones,
@@ -178,7 +178,7 @@ def test_D54_bytes_below_127_do_not_wrap(tmp_path: Path) -> None:
         ("fc2.weight_scale", r"'fc\.weight_scale' is missing"),
     ],
 )
-def test_D55_renamed_scales_are_an_error(tmp_path: Path, renamed: str, message: str) -> None:
+def test_d55_renamed_scales_are_an_error(tmp_path: Path, renamed: str, message: str) -> None:
     stored = parts()
     stored[renamed] = stored.pop("fc.weight_scale")
     folder = write_raw(tmp_path / "out", stored)
@@ -191,7 +191,7 @@ def test_D55_renamed_scales_are_an_error(tmp_path: Path, renamed: str, message: 
 @pytest.mark.parametrize(
     "extra", ["fc.weight", "fc.weight_global_scale", "fc.weight_zero_point", "other.weight_scale"]
 )
-def test_D55_unexpected_keys_are_an_error(tmp_path: Path, extra: str) -> None:
+def test_d55_unexpected_keys_are_an_error(tmp_path: Path, extra: str) -> None:
     stored = parts() | {extra: torch.ones(4, 2, dtype=torch.uint8)}
     with pytest.raises(
         CheckpointError, match=f"{extra}' (beside|is unexpected)|unexpected '{extra}"
@@ -200,7 +200,7 @@ def test_D55_unexpected_keys_are_an_error(tmp_path: Path, extra: str) -> None:
 
 
 @pytest.mark.parametrize(("byte", "kind"), [(0, "zero"), (127, "equal to 127")])
-def test_D55_scales_that_never_differ_give_a_warning(
+def test_d55_scales_that_never_differ_give_a_warning(
     tmp_path: Path, byte: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored = parts()
@@ -221,7 +221,7 @@ def test_nan_blocks_give_a_warning(tmp_path: Path) -> None:
     assert int(mxgemm.dequantize(tensor).isnan().sum()) == 32
 
 
-def test_D58_a_trained_model_is_saved_and_gives_the_same_logits(tmp_path: Path) -> None:
+def test_d58_a_trained_model_is_saved_and_gives_the_same_logits(tmp_path: Path) -> None:
     torch.manual_seed(0)
     linear = torch.nn.Linear(64, 32)
     x, target = torch.randn(8, 64), torch.randint(32, (8,))

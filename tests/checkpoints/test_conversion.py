@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hostile_files import HOSTILE_SAFETENSORS, write_all
 from safetensors.torch import save_file
 
 import mxgemm
+from hostile_files import HOSTILE_SAFETENSORS, write_all
 from mxgemm import fidelity
 from mxgemm.checkpoints import load, quantize_file
 from mxgemm.errors import CheckpointError
@@ -140,11 +139,11 @@ def test_suspicious_tensors_give_warnings(tmp_path: Path) -> None:
 
 def assert_refused(source: Path, message: str, folder: Path | None = None) -> None:
     folder = folder if folder is not None else source.parent.parent / "out"
-    before = sorted(os.listdir(source.parent.parent))
+    before = sorted(source.parent.parent.iterdir())
     with pytest.raises(CheckpointError, match=message) as caught:
         quantize_file(source, folder)
     assert "\n" not in str(caught.value)
-    assert sorted(os.listdir(source.parent.parent)) == before
+    assert sorted(source.parent.parent.iterdir()) == before
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
