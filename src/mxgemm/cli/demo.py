@@ -62,11 +62,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(found: Study, folder: Path) -> list[Path]:
+    drawn = figure.draw(found)
     paths = []
     for suffix in figure.FORMATS:
         path = folder / f"demo.{suffix}"
         with output_file(path, force=True) as partial:
-            figure.save(found, [partial])
+            figure.save(drawn, partial)
         paths.append(path)
     return paths
 

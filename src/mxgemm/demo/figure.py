@@ -38,8 +38,8 @@ DARK_CELL = 0.6
 """Cosine above which a cell is dark enough for white text."""
 
 
-def save(study: Study, paths: list[Path]) -> None:
-    """Draw the study into each path, the format by its suffix.
+def draw(study: Study) -> Any:
+    """Return the study as a matplotlib figure.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -56,10 +56,16 @@ def save(study: Study, paths: list[Path]) -> None:
     _draw_sqnr(rows[0].subplots(), study)
     _draw_cosines(rows[1], study)
     _draw_sentences(rows[2], study)
-    for path in paths:
-        # Without a date, equal studies give equal files.
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=DPI, metadata=metadata)
+    return figure
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure in the format of the suffix; equal figures give equal files."""
+    from matplotlib import rc_context
+
+    no_date = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+    with rc_context({"svg.hashsalt": "mxgemm"}):
+        figure.savefig(path, dpi=DPI, metadata=no_date)
 
 
 def _draw_sqnr(axes: Any, study: Study) -> None:
@@ -101,7 +107,7 @@ def _draw_cosines(subfigure: Any, study: Study) -> None:
         (left, "cosine of sentence vectors, FP32", study.cosines_fp32),
         (right, f"cosine of sentence vectors, MXFP4 (rule {study.rule})", study.cosines_mxfp4),
     ):
-        image = axes.imshow(cosines, vmin=0, vmax=1, cmap="Greys")
+        image = axes.imshow(cosines.numpy(), vmin=0, vmax=1, cmap="Greys")
         axes.set_title(title, fontsize=12)
         axes.set_xticks(range(len(labels)), labels)
         axes.set_yticks(range(len(labels)), labels)
