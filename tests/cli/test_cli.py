@@ -246,6 +246,14 @@ def test_explain_agrees_with_the_library(run_json: Any) -> None:
     assert [verdict["accepts"] for verdict in found["verdicts"]] == expected
 
 
+def test_explain_heeds_the_backend_setting(run_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MXGEMM_BACKEND", "reference_fp32")
+    assert run_json("explain", *PROBLEM)["chosen"] == "reference_fp32"
+    monkeypatch.setattr(dispatch, "BACKENDS", (Emulated(), *dispatch.BACKENDS))
+    monkeypatch.setenv("MXGEMM_BACKEND", "emulated_toy")
+    assert run_json("explain", *PROBLEM)["chosen"] is None
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -264,7 +272,9 @@ def test_explain_refuses_what_is_no_problem(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="DEVICE: needs a machine without GPU")
 def test_explain_names_a_device_that_is_missing(run: Any) -> None:
-    assert_fails(run("explain", *PROBLEM, "--device", "cuda"), "device: cuda must exist")
+    assert_fails(
+        run("explain", *PROBLEM, "--device", "cuda"), "device: cuda needs a GPU of that index"
+    )
 
 
 # --- quantize ---
@@ -273,7 +283,15 @@ def test_explain_names_a_device_that_is_missing(run: Any) -> None:
 def test_quantize_prints_the_account(run: Any, here: Path) -> None:
     status, out, err = run("quantize", "model.safetensors", "-o", "out")
     assert (status, err) == (0, "")
-    for text in ("fc.weight", "7x64", "SQNR dB", "saturated %", "zero %", "saved", "1 tensors"):
+    for text in (
+        "fc.weight",
+        "7x64",
+        "SQNR dB",
+        "saturated %",
+        "zero %",
+        "saved",
+        "quantized 1, kept 0",
+    ):
         assert text in out
     assert (here / "out" / "config.json").is_file()
 

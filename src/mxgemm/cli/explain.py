@@ -11,6 +11,7 @@ from mxgemm.cli.problem_arguments import DTYPES, operand_layout
 from mxgemm.devices import DeviceSpec
 from mxgemm.dispatch import Verdict
 from mxgemm.epilogue import Activation, Epilogue
+from mxgemm.errors import BackendUnavailable, UnsupportedProblem
 from mxgemm.numerics.hadamard import Rotation
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
 from mxgemm.tensor import CANONICAL
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the verdicts and which backend would be taken."""
     problem = _problem(args)
     verdicts = dispatch.explain(problem)
-    chosen = next((v.backend.name for v in verdicts if _taken(v, problem)), None)
+    chosen = _chosen(problem)
     if args.json:
         console.print_json(
             {
@@ -124,8 +125,14 @@ def _problem(args: argparse.Namespace) -> GemmProblem:
     )
 
 
-def _taken(verdict: Verdict, problem: GemmProblem) -> bool:
-    return verdict.rejection is None and verdict.backend.automatic(problem)
+def _chosen(problem: GemmProblem) -> str | None:
+    """Return who would do it, the setting MXGEMM_BACKEND included; None where the call would
+    raise.
+    """
+    try:
+        return dispatch.plan(problem).backend.name
+    except (BackendUnavailable, UnsupportedProblem):
+        return None
 
 
 def _row(verdict: Verdict, problem: GemmProblem, chosen: str | None) -> tuple[str, str, str]:

@@ -51,9 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace an existing result")
     how = parser.add_argument_group("how")
     how.add_argument("--backend", metavar="NAME", help="use this backend, and no other")
-    how.add_argument(
-        "--emulate", action="store_true", help=f"run on {EMULATED}, no AMD hardware needed"
-    )
+    where = how.add_mutually_exclusive_group()
+    where.add_argument("--device", default="cpu", help="cpu or cuda[:index] (default cpu)")
+    where.add_argument(
+        "--emulate", dest="device", action="store_const", const=EMULATED,
+        help=f"run on {EMULATED}, no AMD hardware needed",
+    )  # fmt: skip
     how.add_argument(
         "--numerics", choices=[*Numerics], default="default", help="what the sum must keep"
     )
@@ -78,9 +81,10 @@ def run(args: argparse.Namespace) -> int:
     if args.output.suffix != ".npy":
         raise ValueError(f"gemm: the result must be a .npy file, got {args.output}; name it so")
     check_file_free(args.output, force=args.force)
-    a, b = (_operand(text, side, args) for text, side in ((args.a, "a"), (args.b, "b")))
-    bias = None if args.bias is None else _bias(args.bias)
-    plan = _plan(args, a.tensor, b.tensor, bias)
+    device = DeviceSpec.parse(args.device)
+    a, b = (_operand(text, side, args, device) for text, side in ((args.a, "a"), (args.b, "b")))
+    bias = None if args.bias is None else _bias(args.bias).to(device.torch_device)
+    plan = _plan(args, device, a.tensor, b.tensor, bias)
     start = time.perf_counter()
     result = mxgemm.gemm(
         a.tensor,
@@ -91,8 +95,9 @@ def run(args: argparse.Namespace) -> int:
         out_dtype=DTYPES[args.out_dtype],
         numerics=args.numerics,
         backend=plan.backend.name,
-        device=plan.problem.device,
+        device=device,
     )
+    _wait(device)
     seconds = time.perf_counter() - start
     with output_file(args.output, force=args.force) as partial, partial.open("wb") as file:
         np.save(file, result.float().cpu().numpy(), allow_pickle=False)
@@ -115,8 +120,8 @@ class _Operand:
         self.warnings = [f"{name}: {nan_blocks} blocks hold NaN or Inf"] if nan_blocks else []
 
 
-def _operand(text: str, side: str, args: argparse.Namespace) -> _Operand:
-    found = matrix_files.read(text, side)
+def _operand(text: str, side: str, args: argparse.Namespace, device: DeviceSpec) -> _Operand:
+    found = matrix_files.read(text, side).to(device.torch_device)
     if isinstance(found, MXTensor):
         return _Operand(found, None, side)
     if found.dim() != 2:
@@ -136,11 +141,20 @@ def _bias(text: str) -> torch.Tensor:
     return found
 
 
+def _wait(device: DeviceSpec) -> None:
+    """Return when the device is done, so that the time on the clock is that of the work."""
+    if device.torch_device.type == "cuda":
+        torch.cuda.synchronize(device.torch_device)
+
+
 def _plan(
-    args: argparse.Namespace, a: MXTensor, b: MXTensor, bias: torch.Tensor | None
+    args: argparse.Namespace,
+    device: DeviceSpec,
+    a: MXTensor,
+    b: MXTensor,
+    bias: torch.Tensor | None,
 ) -> GemmPlan:
     """Return the plan of the call, for the backend's name; `gemm` checks the rest."""
-    device = DeviceSpec.parse(EMULATED if args.emulate else "cpu")
     if a.stored_k != b.stored_k:
         raise ValueError(
             f"gemm: a and b must share the contraction K, got shapes {a.shape} and {b.shape}"

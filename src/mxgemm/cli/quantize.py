@@ -95,7 +95,7 @@ def _print(report: Report, folder: Path) -> None:
     for warning in report.warnings:
         out.print(f"warning: {console.printable(warning)}", style="bold yellow", markup=False)
     out.print(
-        f"{len(report.tensors)} tensors quantized, {len(report.skipped)} kept, in {folder}",
+        f"quantized {len(report.tensors)}, kept {len(report.skipped)}, written to {folder}",
         style="bold",
         markup=False,
     )
