@@ -101,6 +101,17 @@ def test_the_public_names_dtypes_and_nibble_order(tmp_path: Path) -> None:
     assert int(stored["fc.weight_scale"]) == 127
 
 
+def test_tied_and_sliced_parameters_are_stored_each(tmp_path: Path) -> None:
+    table = torch.randn(8, 48)
+    tied = {"embed.weight": table, "head.weight": table, "first.weight": table[:3]}
+    save({"fc.weight": mxgemm.quantize(weight()), **tied}, tmp_path / "out")
+    found = load(tmp_path / "out").tensors
+    for name, expected in tied.items():
+        kept = found[name]
+        assert isinstance(kept, torch.Tensor)
+        assert torch.equal(kept, expected)
+
+
 def test_the_source_configuration_is_kept_and_plain_matrices_are_ignored(tmp_path: Path) -> None:
     tensors = {"fc.weight": mxgemm.quantize(weight()), "embed.weight": torch.ones(3, 5)}
     save(tensors, tmp_path / "out", config={"hidden_size": 384})

@@ -101,11 +101,15 @@ def save(
     if not any(isinstance(tensor, MXTensor) for tensor in tensors.values()):
         raise CheckpointError(f"save {folder}: at least one tensor must be an MXTensor, got none")
     stored: dict[str, torch.Tensor] = {}
+    memory: set[int] = set()
     for name, tensor in tensors.items():
         for key, part in _stored_parts(name, tensor).items():
             if key in stored:
                 raise CheckpointError(f"save {folder}: two tensors want the name {key!r}")
-            stored[key] = part
+            # Tied parameters are stored twice: a safetensors file knows no aliases.
+            pointer = part.untyped_storage().data_ptr()
+            stored[key] = part.clone() if pointer in memory else part
+            memory.add(pointer)
     plain_matrices = [
         name
         for name, tensor in tensors.items()
