@@ -316,7 +316,7 @@ def _names(entries: Mapping[str, Entry], where: Path) -> dict[str, tuple[str, ..
         if base != key and entry.dtype in CODE_DTYPES:
             names[base] = _check_parts(base, entries, where)
     quantized = {key for keys in names.values() for key in keys}
-    for key in entries.keys() - quantized:
+    for key in sorted(entries.keys() - quantized):
         _check_not_orphan(key, entries[key], where)
         names[key] = (key,)
     if not quantized:
