@@ -118,6 +118,8 @@ class Suite:
         sample_seconds: least time of one sample, reached by calling several times.
         seconds_per_case: what the rounds of one case may take together.
         rounds: least and greatest number of rounds.
+        visits: how often the whole list of cases is gone through; each visit has buffers of its own
+            and another moment, so that the spread among visits shows what rounds cannot.
         max_call_seconds: a variant whose call takes longer is reported as too slow.
         max_gflop: cases above it are left out, and counted.
         time_limit_seconds: no case is begun after it.
@@ -137,6 +139,7 @@ class Suite:
     sample_seconds: float = 0.01
     seconds_per_case: float = 2.0
     rounds: tuple[int, int] = (5, 30)
+    visits: int = 1
     max_call_seconds: float = 1.0
     max_gflop: float = float("inf")
     time_limit_seconds: float = float("inf")
@@ -157,6 +160,8 @@ class Suite:
             )
         if not self.variants:
             raise SuiteError(f"suite {self.name}: needs at least one variant, got none")
+        if self.visits < 1:
+            raise SuiteError(f"suite {self.name}: visits must be at least 1, got {self.visits}")
         low, high = self.rounds
         if not 1 <= low <= high:
             raise SuiteError(
