@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         done = writer.open(resume=args.resume)
         outcome = _watched(runner, writer, done, seen, console)
     except (BenchError, ValueError) as error:
-        console.print(f"[bold]mxgemm bench:[/] {escape(str(error))}")
+        console.print(f"[bold]mxgemm bench:[/] {escape(str(error))}", soft_wrap=True)
         return EXIT_ERROR
     except KeyboardInterrupt:
         console.print(

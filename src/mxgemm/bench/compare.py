@@ -105,7 +105,8 @@ def across(base: Iterable[Row], new: Iterable[Row], *, absolute: bool = False) -
         case, variant, stage = key
         changes.append(Change(case, old.pass_name, variant, stage, estimate, old.against))
     groups = _grouped(changes).values()
-    further = spread.deviation([c.estimate.center for c in group] for group in groups)
+    unevenness = spread.deviation([c.estimate.center for c in group] for group in groups)
+    further = spread.beyond(unevenness, (c.estimate.error for c in changes))
     widened = tuple(replace(c, estimate=spread.widen(c.estimate, further)) for c in changes)
     unmatched = tuple(" ".join(key) for key in sorted(set(olds) ^ set(news)))
     return _comparison(widened, further, unmatched)
@@ -171,10 +172,9 @@ def _visits(base: Row | None, new: Row) -> list[Estimate]:
 
 def _over_visits(rows: list[list[Estimate]]) -> list[Estimate]:
     """Return each row's mean over its visits, with the deviation that all rows' visits show."""
-    deviation = spread.deviation([visit.center for visit in visits] for visits in rows)
-    return [
-        spread.widen(spread.mean(visits), deviation / math.sqrt(len(visits))) for visits in rows
-    ]
+    among = spread.deviation([visit.center for visit in visits] for visits in rows)
+    further = spread.beyond(among, (visit.error for visits in rows for visit in visits))
+    return [spread.widen(spread.mean(visits), further / math.sqrt(len(visits))) for visits in rows]
 
 
 def _comparison(
@@ -240,7 +240,7 @@ def run(args: argparse.Namespace) -> int:
             _warn_of_differences(base, new, errors)
             comparison = across(base, new, absolute=args.absolute)
     except BenchError as error:
-        errors.print(f"[bold]mxgemm compare:[/] {escape(str(error))}")
+        errors.print(f"[bold]mxgemm compare:[/] {escape(str(error))}", soft_wrap=True)
         return EXIT_ERROR
     default = FAIL_BELOW_ACROSS if args.variants is None else FAIL_BELOW_WITHIN
     threshold = default if args.fail_below is None else args.fail_below
@@ -255,7 +255,9 @@ def run(args: argparse.Namespace) -> int:
 def _load(path: Path, errors: Console) -> tuple[Row, ...]:
     found = results.read_some(path)
     if found.cut_off:
-        errors.print(f"{escape(str(path))}: the last line was cut off and is left out")
+        errors.print(
+            f"{escape(str(path))}: the last line was cut off and is left out", soft_wrap=True
+        )
     return found.rows
 
 
@@ -269,7 +271,8 @@ def _warn_of_differences(base: Iterable[Row], new: Iterable[Row], errors: Consol
     ):
         sets = [", ".join(sorted({value(row) for row in rows})) for rows in (base, new)]
         if sets[0] != sets[1]:
-            errors.print(f"the runs differ in {what}: {escape(sets[0])} and {escape(sets[1])}")
+            text = f"the runs differ in {what}: {escape(sets[0])} and {escape(sets[1])}"
+            errors.print(text, soft_wrap=True)
 
 
 def as_json(comparison: Comparison, threshold: float) -> dict[str, object]:
@@ -305,7 +308,7 @@ def _print(comparison: Comparison, threshold: float, console: Console) -> None:
     console.print(_table("Geometric means by pass", comparison.means, comparison, threshold))
     console.print(
         f"Bands hold together with {FAMILY_CONFIDENCE:.0%}; rows of one variant moved unevenly by "
-        f"{comparison.deviation:.2%}."
+        f"{comparison.deviation:.2%} beyond their own spread."
     )
     if comparison.unmatched:
         console.print(f"{len(comparison.unmatched)} rows without a partner:")

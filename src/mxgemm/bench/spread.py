@@ -23,6 +23,8 @@ RESOLUTION = 0.002
 """Least relative standard error that is believed: clocks, alignment and page placement."""
 
 MAX_CORRELATION = 0.8
+CHANCE = 1.96
+"""Correlations below this over the root of the number of rounds are what chance alone shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,11 @@ def deviation(groups: Iterable[Sequence[float]]) -> float:
     return MAD_TO_SIGMA * statistics.median(residuals) if residuals else 0.0
 
 
+def beyond(deviation: float, errors: Iterable[float]) -> float:
+    """Return the part of a deviation among values that their own standard errors do not explain."""
+    return math.sqrt(max(0.0, deviation**2 - statistics.fmean(error**2 for error in errors)))
+
+
 def widen(estimate: Estimate, further: float) -> Estimate:
     """Return the estimate with a further, independent deviation."""
     return Estimate(estimate.center, math.hypot(estimate.error, further), estimate.count)
@@ -139,11 +146,14 @@ def student_t(confidence: float, degrees: int) -> float:
 
 
 def _correlation(values: Sequence[float]) -> float:
-    """Return the correlation of neighbouring rounds, clipped to 0 .. MAX_CORRELATION."""
+    """Return the correlation of neighbouring rounds: 0 unless it is positive beyond chance."""
     middle = statistics.fmean(values)
     centered = [value - middle for value in values]
     variance = sum(value * value for value in centered)
     if variance == 0:
         return 0.0
     lagged = sum(x * y for x, y in zip(centered, centered[1:], strict=False))
-    return min(max(lagged / variance, 0.0), MAX_CORRELATION)
+    correlation = lagged / variance
+    if correlation < CHANCE / math.sqrt(len(values)):
+        return 0.0
+    return min(correlation, MAX_CORRELATION)
