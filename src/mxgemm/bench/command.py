@@ -71,11 +71,12 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print(
             f"mxgemm bench: interrupted; {writer.written} rows are in {escape(str(output))}, "
-            "--resume goes on"
+            "--resume goes on",
+            soft_wrap=True,
         )
         return EXIT_INTERRUPTED
     console.print(summary(merged(seen)))
-    console.print(escape(_closing(outcome, suite, writer, output)))
+    console.print(escape(_closing(outcome, suite, writer, output)), soft_wrap=True)
     return EXIT_WRONG if any(row.status in ("wrong", "failed") for row in seen) else EXIT_OK
 
 
