@@ -64,11 +64,9 @@ def test_texts_do_not_overlap(make_run, name):
         if one != two and first.overlaps(second) and min(first.height, second.height) > 0
     ]
     assert clashes == []
-    width, height = figure.canvas.get_width_height()
-    assert all(
-        0 <= box.x0 and box.x1 <= width + 1 and 0 <= box.y0 and box.y1 <= height + 1
-        for _, box in inside
-    )
+    drawn, (width, height) = figure.get_tightbbox(renderer), figure.get_size_inches()
+    assert min(drawn.x0, drawn.y0) >= -0.01
+    assert (drawn.x1, drawn.y1) <= (width + 0.01, height + 0.01)
 
 
 def test_variants_differ_without_colour():

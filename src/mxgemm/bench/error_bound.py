@@ -104,7 +104,8 @@ def verify(out: torch.Tensor, expected: Expected) -> Verdict:
         error = (out[start : start + step].to(torch.float64) - exact).abs()
         bound = _bound(exact, expected.magnitude[start : start + step], expected, out.dtype)
         # An error of 0 passes a bound of 0; NaN and Inf fail any.
-        ratio = torch.where(error == 0, 0.0, error / bound).nan_to_num(nan=math.inf)
+        ratio = torch.where(error == 0, 0.0, error / bound)
+        ratio = torch.where(ratio.isnan(), math.inf, ratio)
         top = int(ratio.argmax())
         if float(ratio.flatten()[top]) > worst:
             worst = float(ratio.flatten()[top])
