@@ -10,6 +10,7 @@ slowed copy put in the place of the original (10 % across runs), and within itse
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import time
@@ -96,7 +97,7 @@ def with_slowed(rows, name: str):
 
 def judge(runs: list) -> None:
     """Print how often what was found."""
-    pairs = list(zip(runs, runs[1:], strict=False))
+    pairs = list(itertools.pairwise(runs))
     false = sum(_alarms(plain(old), plain(new)) for old, new in pairs)
     across = sum(_catches(plain(old), with_slowed(new, "slowed_10")) for old, new in pairs)
     within = sum(bool(compare.within(rows, SUBJECT, "slowed_5").slower(1.0)) for rows in runs)
@@ -114,7 +115,9 @@ def judge(runs: list) -> None:
 
 
 def _bands(name: str, bands) -> str:
-    return f"{name}: " + ", ".join(f"{mid:.3f} ({low:.3f} to {high:.3f})" for low, mid, high in bands)
+    return f"{name}: " + ", ".join(
+        f"{mid:.3f} ({low:.3f} to {high:.3f})" for low, mid, high in bands
+    )
 
 
 def _alarms(old, new) -> bool:
@@ -141,7 +144,7 @@ def main() -> None:
     for path in paths:
         if not path.exists():
             command = [sys.executable, __file__, "-o", str(args.output), "--one", str(path)]
-            subprocess.run(command, check=True)
+            subprocess.run(command, check=True)  # noqa: S603
     judge([results.read_some(path).rows for path in paths])
 
 

@@ -66,9 +66,7 @@ def test_variant_slowed_by_5_percent_is_caught_within_a_run(make_run):
 
 def test_visits_that_differ_widen_the_band(make_run):
     steady = compare.across(make_run(0, visits=4), make_run(1, visits=4))
-    wild = compare.across(
-        make_run(0, visits=4, between=0.1), make_run(1, visits=4, between=0.1)
-    )
+    wild = compare.across(make_run(0, visits=4, between=0.1), make_run(1, visits=4, between=0.1))
     assert wild.changes[0].estimate.error > 2 * steady.changes[0].estimate.error
 
 

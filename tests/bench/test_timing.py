@@ -32,11 +32,11 @@ class FakeCuda:
     def synchronize(self):
         pass
 
-    def Event(self, *, enable_timing):
+    def Event(self, *, enable_timing):  # noqa: N802 - torch.cuda's name
         assert enable_timing
         return FakeEvent(self)
 
-    def CUDAGraph(self):
+    def CUDAGraph(self):  # noqa: N802 - torch.cuda's name
         return self
 
     def replay(self):
@@ -154,9 +154,7 @@ def test_each_round_calls_everyone_in_a_shuffled_order():
             return 1.0
 
     contenders = [Contender([lambda i=i: seen.append(i)]) for i in range(4)]
-    interleave(
-        contenders, Clock(), sample_seconds=0, budget_seconds=0, rounds=(6, 9), seed=1
-    )
+    interleave(contenders, Clock(), sample_seconds=0, budget_seconds=0, rounds=(6, 9), seed=1)
     rounds = [tuple(seen[i : i + 4]) for i in range(0, len(seen), 4)]
     assert len(rounds) == 6
     assert all(sorted(order) == [0, 1, 2, 3] for order in rounds)

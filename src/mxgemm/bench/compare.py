@@ -30,7 +30,7 @@ from mxgemm.bench.spread import Estimate
 
 FAMILY_CONFIDENCE = 0.99
 FAIL_BELOW_ACROSS, FAIL_BELOW_WITHIN = 0.97, 1.0
-"""Two runs differ by page placement and heat, which no round shows; within one run nothing excuses."""
+"""Two runs differ by page placement and heat, which no round shows; within one nothing excuses."""
 
 EXIT_OK, EXIT_SLOWER, EXIT_ERROR = 0, 1, 2
 

@@ -51,16 +51,19 @@ class Verdict:
     """How a result compares.
 
     Attributes:
-        passed: every element is finite and within the bound.
         worst: greatest |error| / bound; above 1 is wrong, inf where an element is not finite.
         relative_error: ||D - exact||_F / ||exact||_F.
         detail: where and how much, empty when passed.
     """
 
-    passed: bool
     worst: float
     relative_error: float
     detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every element is finite and within the bound."""
+        return not self.detail
 
 
 def gamma(accumulation: Accumulation, k: int) -> float:
@@ -96,7 +99,7 @@ def verify(out: torch.Tensor, expected: Expected) -> Verdict:
     rows, columns = out.shape
     if tuple(expected.product.shape) != (rows, columns):
         shape = tuple(expected.product.shape)
-        return Verdict(False, math.inf, math.inf, f"shape must be {shape}, got {(rows, columns)}")
+        return Verdict(math.inf, math.inf, f"shape must be {shape}, got {(rows, columns)}")
     step = max(1, CHUNK_ELEMENTS // max(1, columns))
     worst, where, squared, norm = 0.0, (0, 0), 0.0, 0.0
     for start in range(0, rows, step):
@@ -114,11 +117,11 @@ def verify(out: torch.Tensor, expected: Expected) -> Verdict:
         norm += float(exact.square().sum())
     relative = math.sqrt(squared / norm) if norm else math.sqrt(squared)
     if worst <= 1:
-        return Verdict(True, worst, relative)
+        return Verdict(worst, relative)
     row, column = where
     got, exact_value = float(out[row, column]), float(expected.product[row, column])
     detail = f"D[{row}, {column}] is {got:.9g}, exact {exact_value:.9g}, {worst:.3g} of the bound"
-    return Verdict(False, worst, relative, detail)
+    return Verdict(worst, relative, detail)
 
 
 def _bound(

@@ -7,6 +7,7 @@ below the axes, where nothing can lie under them. The only module that needs mat
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import itertools
 import statistics
@@ -31,7 +32,12 @@ LINES = ("-", "--", "-.", ":")
 MAX_PANELS = 6
 DECIMAL, SHORT_RANGE = 10, 30
 WIDTH, PANEL_HEIGHT = 9.0, 3.4
-INK = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10, "svg.fonttype": "path"}
+INK: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 10,
+    "svg.fonttype": "path",
+}
 
 
 class NothingToDraw(BenchError):
@@ -91,10 +97,23 @@ def geomean_by_pass(rows: Sequence[Row]) -> Any:
                 continue
             mean = spread.geometric_mean(values)
             style = look[name]
-            axes.barh(position, mean, 0.8, color=style.color, hatch=style.hatch,
-                      edgecolor="white", label=name)  # fmt: skip
-            axes.text(mean + 0.012 * top, position, f"{mean:.3g}  (n={len(values)})", va="center",
-                      fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})  # fmt: skip
+            axes.barh(
+                position,
+                mean,
+                0.8,
+                color=style.color,
+                hatch=style.hatch,
+                edgecolor="white",
+                label=name,
+            )
+            axes.text(
+                mean + 0.012 * top,
+                position,
+                f"{mean:.3g}  (n={len(values)})",
+                va="center",
+                fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+            )
             position += 1.0
         ticks.append((begin + position - 1.0) / 2)
         position += 0.7
@@ -131,7 +150,9 @@ def speedup_over_k(rows: Sequence[Row]) -> Any:
         axes.set_xlabel("contraction size K")
         axes.set_ylabel(f"speed-up over\n{_baselines(mine)}")
         axes.grid(visible=True, which="major", alpha=0.3)
-    return _with_legend(figure, panels, "Speed-up over the contraction size: geometric mean and range")
+    return _with_legend(
+        figure, panels, "Speed-up over the contraction size: geometric mean and range"
+    )
 
 
 def _draw_ranges(axes: Any, rows: list[Row], style: Style, name: str, shift: float) -> None:
@@ -142,8 +163,17 @@ def _draw_ranges(axes: Any, rows: list[Row], style: Style, name: str, shift: flo
     for k, values in by_k.items():
         axes.plot([k * shift] * 2, [min(values), max(values)], color=style.color, linewidth=1)
     means = [spread.geometric_mean(values) for values in by_k.values()]
-    axes.scatter([k * shift for k in by_k], means, marker=style.marker, facecolors="white",
-                 edgecolors=style.color, linewidths=1.4, s=34, label=name, zorder=3)  # fmt: skip
+    axes.scatter(
+        [k * shift for k in by_k],
+        means,
+        marker=style.marker,
+        facecolors="white",
+        edgecolors=style.color,
+        linewidths=1.4,
+        s=34,
+        label=name,
+        zorder=3,
+    )
 
 
 def roofline(rows: Sequence[Row]) -> Any:
@@ -164,9 +194,16 @@ def roofline(rows: Sequence[Row]) -> Any:
     _peaks(axes, matrix, low, high, peak)
     for name, chosen in _by_label(drawn):
         style = look[name]
-        axes.scatter([row.flops / row.bytes_moved for row in chosen],
-                     [row.tflops for row in chosen], marker=style.marker, facecolors="none",
-                     edgecolors=style.color, linewidths=1.0, s=20, label=name)  # fmt: skip
+        axes.scatter(
+            [row.flops / row.bytes_moved for row in chosen],
+            [row.tflops for row in chosen],
+            marker=style.marker,
+            facecolors="none",
+            edgecolors=style.color,
+            linewidths=1.0,
+            s=20,
+            label=name,
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlim(low, high)
@@ -181,12 +218,23 @@ def _peaks(axes: Any, matrix: dict[str, float], low: float, high: float, peak: f
     """Draw a line for each element type's peak, labelled at the right without overlap."""
     above = 0.0
     for name, value in sorted(matrix.items(), key=lambda item: item[1]):
-        axes.plot([low, high], [value, value], color="black", linewidth=0.8,
-                  linestyle="-" if value == peak else ":")  # fmt: skip
+        axes.plot(
+            [low, high],
+            [value, value],
+            color="black",
+            linewidth=0.8,
+            linestyle="-" if value == peak else ":",
+        )
         above = max(value, above * 1.35)
-        axes.annotate(f"{name} {value:,.4g}", (high, value), (high * 1.25, above), fontsize=8,
-                      va="center", annotation_clip=False,
-                      arrowprops={"arrowstyle": "-", "linewidth": 0.5})  # fmt: skip
+        axes.annotate(
+            f"{name} {value:,.4g}",
+            (high, value),
+            (high * 1.25, above),
+            fontsize=8,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "linewidth": 0.5},
+        )
 
 
 def tflops_over_m(rows: Sequence[Row]) -> Any:
@@ -195,8 +243,9 @@ def tflops_over_m(rows: Sequence[Row]) -> Any:
     gemms = timed_gemms(rows)
     for row in gemms:
         found.setdefault((row.n, row.k), set()).add(row.m)
-    places = sorted((p for p, sizes in found.items() if len(sizes) > 1),
-                    key=lambda p: -len(found[p]))[:MAX_PANELS]  # fmt: skip
+    places = sorted(
+        (p for p, sizes in found.items() if len(sizes) > 1), key=lambda p: -len(found[p])
+    )[:MAX_PANELS]
     if not places:
         raise NothingToDraw("tflops_over_m: needs an (N, K) with several M, got none")
     drawn = [row for row in gemms if (row.n, row.k) in places]
@@ -209,8 +258,15 @@ def tflops_over_m(rows: Sequence[Row]) -> Any:
             for row in chosen:
                 by_m.setdefault(row.m, []).append(row.tflops or 0.0)
             points = sorted((m, statistics.median(values)) for m, values in by_m.items())
-            axes.plot([m for m, _ in points], [rate for _, rate in points], color=style.color,
-                      marker=style.marker, linestyle=style.line, markersize=5, label=name)  # fmt: skip
+            axes.plot(
+                [m for m, _ in points],
+                [rate for _, rate in points],
+                color=style.color,
+                marker=style.marker,
+                linestyle=style.line,
+                markersize=5,
+                label=name,
+            )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         _plain_ticks(axes)
@@ -224,9 +280,10 @@ def tflops_over_m(rows: Sequence[Row]) -> Any:
 def accuracy_speed(rows: Sequence[Row]) -> Any:
     """Return the relative error against the unquantized product over the speed-up, by variant."""
     drawn = [
-        row for row in rows
+        row
+        for row in rows
         if row.stage == "gemm" and row.speedup and row.source_error and row.status == TIMED
-    ]  # fmt: skip
+    ]
     if not drawn:
         raise NothingToDraw("accuracy_speed: needs verified rows with a speed-up, got none")
     kinds = list(dict.fromkeys(row.distribution for row in drawn))[:MAX_PANELS]
@@ -235,10 +292,16 @@ def accuracy_speed(rows: Sequence[Row]) -> Any:
     for axes, kind in zip(panels, kinds, strict=True):
         for name, chosen in _by_label(row for row in drawn if row.distribution == kind):
             style = look[name]
-            axes.scatter([spread.geometric_mean([row.speedup or 1.0 for row in chosen])],
-                         [spread.geometric_mean([row.source_error or 1.0 for row in chosen])],
-                         marker=style.marker, facecolors="none", edgecolors=style.color,
-                         linewidths=1.6, s=60, label=name)  # fmt: skip
+            axes.scatter(
+                [spread.geometric_mean([row.speedup or 1.0 for row in chosen])],
+                [spread.geometric_mean([row.source_error or 1.0 for row in chosen])],
+                marker=style.marker,
+                facecolors="none",
+                edgecolors=style.color,
+                linewidths=1.6,
+                s=60,
+                label=name,
+            )
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.margins(0.2)
@@ -310,9 +373,7 @@ def _pyplot() -> Any:
         ) from error
     mpl.use("Agg")
     mpl.rcParams.update(INK)
-    from matplotlib import pyplot
-
-    return pyplot
+    return importlib.import_module("matplotlib.pyplot")
 
 
 def _axes(count: int, height: float | None = None) -> tuple[Any, list[Any]]:
@@ -337,9 +398,14 @@ def _with_legend(figure: Any, panels: Sequence[Any], title: str) -> Any:
             entries.setdefault(name, handle)
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     figure.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=3, frameon=False,
-        fontsize=8, handlelength=3,
-    )  # fmt: skip
+        entries.values(),
+        entries.keys(),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=8,
+        handlelength=3,
+    )
     return figure
 
 
@@ -416,6 +482,8 @@ def read_all(paths: Iterable[Path], console: Console) -> list[Row]:
     for path in paths:
         found = results.read_some(path)
         if found.cut_off:
-            console.print(f"{escape(str(path))}: the last line was cut off and is left out", soft_wrap=True)
+            console.print(
+                f"{escape(str(path))}: the last line was cut off and is left out", soft_wrap=True
+            )
         rows += found.rows
     return rows

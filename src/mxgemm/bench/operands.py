@@ -7,10 +7,10 @@ import math
 
 import torch
 
+from mxgemm.backends.base import Accumulation
 from mxgemm.bench import distributions
 from mxgemm.bench.cases import Case
 from mxgemm.bench.error_bound import Expected
-from mxgemm.backends.base import Accumulation
 from mxgemm.quantizers import dequantize, quantize
 from mxgemm.tensor import MXTensor
 

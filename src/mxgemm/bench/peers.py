@@ -1,4 +1,4 @@
-"""What users have today, as variants in the same run: torch's products and other libraries' kernels.
+"""What users have today, as variants in the same run: torch's products and Triton's kernel.
 
 A peer solves a problem of its own where it has no MXFP4: `computes` says which, and each is checked
 against the exact product of the operands it was given. Bfloat16 peers get the dequantized values,
@@ -216,14 +216,6 @@ def _dot_scaled(case: Case, operands: Operands, device: DeviceSpec) -> Work:
     )
 
 
-def _openvino(case: Case, operands: Operands, device: DeviceSpec) -> Work:
-    if importlib.util.find_spec("openvino") is None:
-        raise Unavailable("openvino_mxfp4: needs openvino, got none; pip install openvino")
-    from mxgemm.bench import openvino_matmul
-
-    return openvino_matmul.work(case, operands, accumulation_of(device))
-
-
 def dequantize_exactly(tensor: MXTensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the values [rows, K] in `dtype`.
 
@@ -264,7 +256,6 @@ PEERS: dict[str, Variant] = {
             _scaled_mm(HOPPER_FP8, fast=True),
         ),
         Peer("triton_dot_scaled", "mxfp4 x mxfp4, widened in the kernel", CUDA, _dot_scaled),
-        Peer("openvino_mxfp4", "fp32 x mxfp4 weights", CPU, _openvino),
     )
 }
 """Peers by name; a further one is one entry."""

@@ -1,4 +1,4 @@
-"""Quantizers as variants: the library's own, checked bit for bit, beside a plain copy and torchao's.
+"""Quantizers as variants: the library's own, checked bit for bit, a plain copy and torchao's.
 
 They are timed on quantize cases, and on GEMM cases for the activation, so that quantize and GEMM
 stand side by side.
@@ -6,6 +6,7 @@ stand side by side.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 
@@ -25,9 +26,7 @@ class QuantizerVariant(Variant):
 
     backend = QUANTIZE
 
-    def __init__(
-        self, name: str, computes: str, work: Callable[..., Work]
-    ) -> None:
+    def __init__(self, name: str, computes: str, work: Callable[..., Work]) -> None:
         self.name = name
         self.computes = computes
         self._work = work
@@ -72,15 +71,13 @@ def _copy(x: torch.Tensor, *, pad: bool) -> Work:
 
 def _torchao(x: torch.Tensor, *, pad: bool) -> Work:
     if pad and x.shape[1] % MXFP4.block:
-        raise Unavailable(
-            f"torchao_to_mx: K must be a multiple of {MXFP4.block}, got {x.shape[1]}"
-        )
+        raise Unavailable(f"torchao_to_mx: K must be a multiple of {MXFP4.block}, got {x.shape[1]}")
     if importlib.util.find_spec("torchao") is None:
         raise Unavailable("torchao_to_mx: needs torchao, got none; pip install 'mxgemm[peers]'")
-    from torchao.prototype.mx_formats.mx_tensor import MXTensor as TorchaoTensor
+    module = importlib.import_module("torchao.prototype.mx_formats.mx_tensor")
 
     def call(copy: torch.Tensor) -> object:
-        return TorchaoTensor.to_mx(copy, torch.float4_e2m1fn_x2, 32)
+        return module.MXTensor.to_mx(copy, torch.float4_e2m1fn_x2, MXFP4.block)
 
     return Work(
         make=lambda: _on_copy(x, call),

@@ -47,7 +47,9 @@ def page(rows: Sequence[Row], title: str) -> str:
         _section("Where it was measured", _machines(rows)),
         _section("Geometric-mean speed-ups", _speedups(rows)),
         *(
-            _section(name.replace("_", " ").capitalize(), f"<figure>{figures.svg(drawn[name])}</figure>")
+            _section(
+                name.replace("_", " ").capitalize(), f"<figure>{figures.svg(drawn[name])}</figure>"
+            )
             for name in drawn
         ),
         _section("Not timed", _not_timed(rows)),
@@ -78,7 +80,7 @@ def _table(header: Sequence[str], lines: Iterable[tuple[str, Sequence[str]]], nu
 
     def cells(tag: str, values: Sequence[str]) -> str:
         return "".join(
-            f'<{tag}{" class=number" if i >= first_number else ""}>{escape(value)}</{tag}>'
+            f"<{tag}{' class=number' if i >= first_number else ''}>{escape(value)}</{tag}>"
             for i, value in enumerate(values)
         )
 
@@ -137,8 +139,17 @@ def _all_rows(rows: Sequence[Row]) -> str:
         plan = f"{row.layout} {row.plan}".strip()
         cells = (row.case, row.variant, row.stage, plan, tables.milliseconds(row), rate)
         lines.append((kind, (*cells, share, speedup, oracle)))
-    header = ("case", "variant", "stage", "how", "ms (20 % to 80 %)", "rate", "of the roof",
-              "speed-up", "error / bound")  # fmt: skip
+    header = (
+        "case",
+        "variant",
+        "stage",
+        "how",
+        "ms (20 % to 80 %)",
+        "rate",
+        "of the roof",
+        "speed-up",
+        "error / bound",
+    )
     return _table(header, lines, 5)
 
 

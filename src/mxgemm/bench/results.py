@@ -30,7 +30,7 @@ WRONG = "wrong"
 FAILED = "failed"
 STATUSES = (TIMED, MODELLED, REJECTED, TOO_SLOW, WRONG, FAILED)
 """What became of a row: timed; computed by a model of an emulated device; refused with a reason;
-slower than the suite allows; outside its oracle's bound and therefore not timed; raised an error."""
+slower than the suite allows; outside its oracle's bound, so not timed; raised an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +131,7 @@ class Row:
         """Return the samples of each visit."""
         ends = list(itertools.accumulate(self.rounds))
         return [
-            self.samples_ms[end - count : end]
-            for end, count in zip(ends, self.rounds, strict=True)
+            self.samples_ms[end - count : end] for end, count in zip(ends, self.rounds, strict=True)
         ]
 
     def with_samples(self, samples_ms: tuple[float, ...], rounds: tuple[int, ...]) -> Row:

@@ -39,12 +39,7 @@ def measure(device: DeviceSpec, clock: Clock) -> Roofs:
     """Return the roofs of a real device; takes a second or two."""
     where = device.torch_device
     on_cpu = where.type == "cpu"
-    count = (CPU_COPY_BYTES if on_cpu else CUDA_COPY_BYTES) // 4
-    source, target = torch.ones(count, device=where), torch.empty(count, device=where)
-    copy = _best(clock, lambda: target.copy_(source))
-    read = _best(clock, lambda: source.sum())
-    gbps = {"copy": 8 * count / copy / 1e9, "read": 4 * count / read / 1e9}
-    del source, target
+    gbps = _bandwidths(clock, CPU_COPY_BYTES if on_cpu else CUDA_COPY_BYTES, where)
     size = CPU_SIZE if on_cpu else CUDA_SIZE
     tflops = {}
     for name, product in _products(size, where).items():
@@ -54,6 +49,14 @@ def measure(device: DeviceSpec, clock: Clock) -> Roofs:
             # This torch has no such product on this device, so it is no roof.
             continue
     return Roofs(gbps, tflops)
+
+
+def _bandwidths(clock: Clock, size_bytes: int, where: torch.device) -> dict[str, float]:
+    count = size_bytes // torch.float32.itemsize
+    source, target = torch.ones(count, device=where), torch.empty(count, device=where)
+    copy = _best(clock, lambda: target.copy_(source))
+    read = _best(clock, source.sum)
+    return {"copy": 2 * size_bytes / copy / 1e9, "read": size_bytes / read / 1e9}
 
 
 def _products(size: int, where: torch.device) -> dict[str, Callable[[], object]]:

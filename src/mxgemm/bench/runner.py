@@ -6,7 +6,7 @@ run (a full disk, a lost device, Ctrl-C) ends it, and every case that was finish
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import itertools
 import time
 import uuid
@@ -326,4 +326,4 @@ def machine_state(threads: int) -> Iterator[None]:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

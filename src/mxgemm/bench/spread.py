@@ -10,6 +10,7 @@ clinical trials, 1986, for the variance beyond what each part shows.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -132,7 +133,7 @@ def student_t(confidence: float, degrees: int) -> float:
     tail = (1 + confidence) / 2
     if degrees == 1:
         return math.tan(math.pi * (tail - 0.5))
-    if degrees == 2:  # noqa: PLR2004 - closed forms of one and two degrees
+    if degrees == 2:
         alpha = 4 * tail * (1 - tail)
         return 2 * (tail - 0.5) * math.sqrt(2 / alpha)
     z = statistics.NormalDist().inv_cdf(tail)
@@ -142,7 +143,7 @@ def student_t(confidence: float, degrees: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / degrees ** (i + 1) for i, term in enumerate(terms))
+    return z + sum(term / float(degrees) ** (i + 1) for i, term in enumerate(terms))
 
 
 def _correlation(values: Sequence[float]) -> float:
@@ -152,7 +153,7 @@ def _correlation(values: Sequence[float]) -> float:
     variance = sum(value * value for value in centered)
     if variance == 0:
         return 0.0
-    lagged = sum(x * y for x, y in zip(centered, centered[1:], strict=False))
+    lagged = sum(x * y for x, y in itertools.pairwise(centered))
     correlation = lagged / variance
     if correlation < CHANCE / math.sqrt(len(values)):
         return 0.0

@@ -28,7 +28,7 @@ COLD_FACTOR = 2
 MAX_BUFFERS = 32
 MAX_BUFFER_BYTES = 4 << 30
 MAX_FILL_SECONDS = 0.25
-"""Calling once on each buffer takes at most this long; a slower call streams past any cache itself."""
+"""Calling once on each buffer takes at most this long; a slower call streams past any cache."""
 
 SETTLE_SECONDS = 0.05
 """Calls shorter than this are preceded by an untimed one in each sample: the contender before left
@@ -180,7 +180,8 @@ def clock_for(timer: str, device_kind: str) -> Clock:
         timer = "wall" if device_kind == "cpu" else "events"
     if (timer == "wall") != (device_kind == "cpu"):
         raise ValueError(f"timer: {timer} does not time work on {device_kind}; use auto")
-    return {"wall": WallClock, "events": EventClock, "graph": GraphClock}[timer]()
+    clocks: dict[str, type[Clock]] = {"wall": WallClock, "events": EventClock, "graph": GraphClock}
+    return clocks[timer]()
 
 
 def num_buffers(cache: str, bytes_moved: int, cache_bytes: int, estimate: float) -> int:

@@ -48,7 +48,7 @@ def config(m: int) -> TileConfig:
     return SMALL if m <= DECODE_ROWS else LARGE
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _kernel(  # type: ignore[no-untyped-def]
     a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, out_ptr, M, N, K,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,

@@ -59,7 +59,7 @@ class Work:
         plan: the backend's summary of how.
         layout: how the operands are stored.
         expected: what the output must be, None where `check` decides or nothing can be checked.
-        check: returns what is wrong with the first call's result, "" for nothing; None for no check.
+        check: returns what is wrong with the first call's result, "" for nothing; may be None.
         modelled_ms: time by a model where the device is emulated; then nothing is timed.
     """
 
@@ -183,7 +183,9 @@ def operand_layout(form: str) -> OperandLayout:
             return OperandLayout.of(first, second)
         holds = layouts.get(first).holds
     except ValueError as error:
-        raise SuiteError(f"variant form {form!r}: must be 'prepared' or a layout; {error}") from None
+        raise SuiteError(
+            f"variant form {form!r}: must be 'prepared' or a layout; {error}"
+        ) from None
     return OperandLayout.of(scales=first) if "scales" in holds else OperandLayout.of(codes=first)
 
 
