@@ -66,8 +66,8 @@ class FakeEvent:
         return end.at - self.at
 
 
-def sampled(clock, contender, rounds=4):
-    contender.estimate = 1e-3
+def sampled(clock, contender, rounds=4, estimate=1e-3):
+    contender.estimate = estimate
     interleave(
         [contender],
         clock,
@@ -89,15 +89,27 @@ def test_events_time_the_calls_between_them():
 def test_graph_times_one_replay_of_all_calls():
     cuda = FakeCuda()
     contender = Contender([cuda.work])
-    sampled(GraphClock(cuda), contender)
+    sampled(GraphClock(cuda), contender, estimate=2.5e-4)
     assert contender.samples == [0.5e-3] * 4
-    assert contender.timer == "graph"
+    assert (contender.timer, contender.calls_per_sample) == ("graph", 20)
+
+
+def test_long_calls_need_no_graph():
+    cuda = FakeCuda()
+    contender = Contender([cuda.work])
+    sampled(GraphClock(cuda), contender)
+    assert contender.timer == "events"
+
+
+def test_graph_clock_estimates_before_there_is_a_graph():
+    cuda = FakeCuda()
+    assert timing.estimate(Contender([cuda.work]), GraphClock(cuda)) == 1e-3
 
 
 def test_work_that_cannot_be_captured_is_timed_by_events_and_says_so():
     cuda = FakeCuda(capturable=False)
     contender = Contender([cuda.work])
-    sampled(GraphClock(cuda), contender)
+    sampled(GraphClock(cuda), contender, estimate=2.5e-4)
     assert contender.samples == [1e-3] * 4
     assert contender.timer == "events"
 

@@ -17,9 +17,9 @@ from mxgemm.devices import DeviceSpec
 
 REPEATS = 5
 CPU_COPY_BYTES, CUDA_COPY_BYTES = 256 << 20, 2 << 30
-CPU_SIZE, CUDA_SIZE = 1024, 8192
-SLOW_SECONDS = 0.25
-"""A product slower than this here is no roof, and is not repeated."""
+CPU_SIZES, CUDA_SIZES = (512, 1024), (8192,)
+SLOW_SECONDS = 0.05
+"""A product slower than this is not repeated, and not tried at a greater size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,21 @@ def measure(device: DeviceSpec, clock: Clock) -> Roofs:
     where = device.torch_device
     on_cpu = where.type == "cpu"
     gbps = _bandwidths(clock, CPU_COPY_BYTES if on_cpu else CUDA_COPY_BYTES, where)
-    size = CPU_SIZE if on_cpu else CUDA_SIZE
-    tflops = {}
-    for name, product in _products(size, where).items():
-        try:
-            tflops[name] = 2 * size**3 / _best(clock, product) / 1e12
-        except RuntimeError:
-            # This torch has no such product on this device, so it is no roof.
-            continue
+    tflops: dict[str, float] = {}
+    slow: set[str] = set()
+    for size in CPU_SIZES if on_cpu else CUDA_SIZES:
+        for name, product in _products(size, where).items():
+            if name in slow:
+                continue
+            try:
+                seconds = _best(clock, product)
+            except RuntimeError:
+                # This torch has no such product on this device, so it is no roof.
+                slow.add(name)
+                continue
+            tflops[name] = max(tflops.get(name, 0.0), 2 * size**3 / seconds / 1e12)
+            if seconds > SLOW_SECONDS:
+                slow.add(name)
     return Roofs(gbps, tflops)
 
 

@@ -36,6 +36,8 @@ thread pools and caches in its own state."""
 
 
 ATTEMPTS = 6
+GRAPH_SECONDS = 5e-4
+"""Above it the host launches faster than the device works, so that a graph changes nothing."""
 
 
 @dataclass(slots=True)
@@ -133,7 +135,10 @@ class EventClock(Clock):
 
 
 class GraphClock(EventClock):
-    """CUDA events around one replay of a graph of the calls; events alone where capture fails."""
+    """CUDA events around one replay of a graph of the calls, for calls that launching would hide.
+
+    Events alone for calls longer than `GRAPH_SECONDS`, and where capture fails.
+    """
 
     name: ClassVar[str] = "graph"
 
@@ -143,6 +148,8 @@ class GraphClock(EventClock):
 
     def prepare(self, contender: Contender) -> Clock:
         """Return a clock that holds the contender's graph, or an EventClock."""
+        if contender.estimate > GRAPH_SECONDS:
+            return EventClock(self.cuda).prepare(contender)
         clock = GraphClock(self.cuda)
         try:
             self.cuda.synchronize()
@@ -161,6 +168,8 @@ class GraphClock(EventClock):
         return clock
 
     def seconds(self, contender: Contender) -> float:
+        if self.graph is None:
+            return super().seconds(contender)
         self.graph.replay()
         return self._between(contender, self.graph.replay, 1)
 
