@@ -10,7 +10,7 @@ import torch
 import mxgemm
 from mxgemm.backends.base import Accumulation
 from mxgemm.bench import error_bound
-from mxgemm.bench.error_bound import FP32, FP64, Expected, gamma, verify
+from mxgemm.bench.error_bound import FP32, FP64, Expected, verify
 from mxgemm.bench.operands import exact_product
 
 pytestmark = pytest.mark.host
@@ -91,24 +91,3 @@ def test_zero_product_must_be_zero():
     wanted = Expected(zeros, zeros, 32, FP32)
     assert verify(torch.zeros(2, 2), wanted).passed
     assert not verify(torch.full((2, 2), 1e-30), wanted).passed
-
-
-@pytest.mark.parametrize(
-    ("accumulation", "k", "value"),
-    [
-        (Accumulation(), 1024, 1024 * 2**-24 / (1 - 1024 * 2**-24)),
-        (Accumulation(exact_blocks=True), 1024, 33 * 2**-24 / (1 - 33 * 2**-24)),
-        (Accumulation(significand_bits=14, truncates=True), 128, 136 * 2**-13),
-        (Accumulation(), 0, 0.0),
-    ],
-    ids=["fp32", "fp32-exact-blocks", "14-bit-truncating", "empty"],
-)
-def test_gamma(accumulation, k, value):
-    assert gamma(accumulation, k) == pytest.approx(value, rel=1e-12)
-
-
-def test_promotion_bounds_the_error_of_long_sums():
-    promoted = Accumulation(significand_bits=14, truncates=True, promote_every=128)
-    plain = Accumulation(significand_bits=14, truncates=True)
-    assert gamma(promoted, 8192) < 1.02 * gamma(plain, 128)
-    assert gamma(plain, 8192) > 1

@@ -10,6 +10,7 @@ import argparse
 import importlib
 import io
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "+++", "---")
 LINES = ("-", "--", "-.", ":")
 MAX_PANELS = 6
 DECIMAL, SHORT_RANGE = 10, 30
+LEAST_ERROR_RANGE = 3.0
 WIDTH, PANEL_HEIGHT = 9.0, 3.4
 INK: dict[Any, Any] = {
     "axes.spines.top": False,
@@ -305,6 +307,10 @@ def accuracy_speed(rows: Sequence[Row]) -> Any:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.margins(0.2)
+        low, high = axes.get_ylim()
+        # Errors that agree to six digits are no spread worth an axis.
+        middle, half = math.sqrt(low * high), max(math.sqrt(high / low), LEAST_ERROR_RANGE)
+        axes.set_ylim(middle / half, middle * half)
         _plain_ticks(axes)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1, label="parity")
         axes.set_title(kind, loc="left", fontsize=10)
