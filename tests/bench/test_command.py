@@ -6,7 +6,8 @@ import argparse
 
 import pytest
 
-from mxgemm.bench import __main__, command, results, roofs
+from mxgemm import cli
+from mxgemm.bench import command, results, roofs
 
 pytestmark = pytest.mark.host
 
@@ -99,9 +100,9 @@ def test_full_disk_is_one_line_and_status_2(suite, capsys):
     assert "No space left on device" in capsys.readouterr().err
 
 
-def test_module_entry_runs_every_command(suite, tmp_path):
+def test_command_line_runs_every_command(suite, tmp_path):
     rows = str(tmp_path / "rows.jsonl")
-    assert __main__.main(["bench", str(suite), "-o", rows]) == 0
-    assert __main__.main(["compare", rows, rows]) == 0
-    assert __main__.main(["report", rows, "-o", str(tmp_path / "r.html")]) == 0
-    assert __main__.main(["figures", rows, "-o", str(tmp_path / "figures")]) == 0
+    assert cli.main(["bench", str(suite), "-o", rows]) == 0
+    assert cli.main(["compare", rows, rows]) == 0
+    assert cli.main(["report", rows, "-o", str(tmp_path / "r.html")]) == 0
+    assert cli.main(["figures", rows, "-o", str(tmp_path / "figures")]) == 0

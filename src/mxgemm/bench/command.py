@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from dataclasses import replace
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -29,8 +31,18 @@ from mxgemm.bench.tables import row_line, summary
 EXIT_OK, EXIT_WRONG, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
+EXAMPLES = """\
+examples:
+  mxgemm bench benchmarks/suites/smoke.toml -o rows.jsonl
+  mxgemm bench cpu.toml --backends native_cpu,torch_bf16 --baseline torch_bf16 --threads 1
+  mxgemm bench cpu.toml -o rows.jsonl --resume      go on after Ctrl-C or a full disk
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("--json", action="store_true", help="print what came of it as JSON")
     parser.add_argument("suite", type=Path, help="TOML file that says what is measured")
     parser.add_argument("-o", "--output", type=Path, help="rows file (default: <suite>.jsonl)")
     parser.add_argument("--backends", help="variants to measure, comma-separated, for the suite's")
@@ -75,9 +87,16 @@ def run(args: argparse.Namespace) -> int:
             soft_wrap=True,
         )
         return EXIT_INTERRUPTED
+    if args.json:
+        sys.stdout.write(json.dumps(_as_json(outcome, output, seen)) + "\n")
     console.print(summary(merged(seen)))
     console.print(escape(_closing(outcome, suite, writer, output)), soft_wrap=True)
     return EXIT_WRONG if any(row.status in ("wrong", "failed") for row in seen) else EXIT_OK
+
+
+def _as_json(outcome: Outcome, output: Path, seen: list[Row]) -> dict[str, object]:
+    statuses = Counter(row.status for row in seen)
+    return {"output": str(output), **asdict(outcome), "rows": len(seen), "statuses": dict(statuses)}
 
 
 def overridden(suite: Suite, args: argparse.Namespace) -> Suite:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -203,8 +204,16 @@ def _grouped(changes: Iterable[Change]) -> dict[tuple[str, str, str], list[Chang
     return groups
 
 
+EXAMPLES = """\
+examples:
+  mxgemm compare before.jsonl after.jsonl --fail-below 0.97
+  mxgemm compare rows.jsonl --variants native_cpu native_cpu/prepared
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
+    parser.epilog = EXAMPLES
     parser.add_argument("base", type=Path, help="rows file")
     parser.add_argument("new", type=Path, nargs="?", help="rows file of the run that is judged")
     parser.add_argument(
@@ -246,7 +255,7 @@ def run(args: argparse.Namespace) -> int:
     threshold = default if args.fail_below is None else args.fail_below
     slower = comparison.slower(threshold)
     if args.json:
-        console.print_json(json.dumps(as_json(comparison, threshold)))
+        sys.stdout.write(json.dumps(as_json(comparison, threshold)) + "\n")
     else:
         _print(comparison, threshold, console)
     return EXIT_SLOWER if slower else EXIT_OK

@@ -10,8 +10,10 @@ import argparse
 import importlib
 import io
 import itertools
+import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -450,8 +452,16 @@ def _device(rows: Sequence[Row]) -> str:
     return f"{machine.get('name', 'an unknown device')}{threads}"
 
 
+EXAMPLES = """\
+examples:
+  mxgemm figures rows.jsonl -o figures
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("--json", action="store_true", help="print the figures' names as JSON")
     parser.add_argument("rows", type=Path, nargs="+", help="rows files")
     parser.add_argument("-o", "--output", type=Path, default=Path("figures"), help="folder")
 
@@ -474,6 +484,8 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_ERROR
     for reason in reasons:
         console.print(f"left out: {escape(reason)}")
+    if args.json:
+        sys.stdout.write(json.dumps({"figures": list(drawn), "left_out": reasons}) + "\n")
     console.print(f"{len(drawn)} figures as PNG and SVG in {escape(str(args.output))}")
     return EXIT_OK
 

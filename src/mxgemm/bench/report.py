@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -153,8 +155,16 @@ def _all_rows(rows: Sequence[Row]) -> str:
     return _table(header, lines, 5)
 
 
+EXAMPLES = """\
+examples:
+  mxgemm report rows.jsonl -o report.html
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("--json", action="store_true", help="print the page's path as JSON")
     parser.add_argument("rows", type=Path, nargs="+", help="rows files")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="HTML file")
     parser.add_argument("--title", default="MXFP4 GEMM measurements", help="heading of the page")
@@ -164,10 +174,13 @@ def run(args: argparse.Namespace) -> int:
     """Write the page; 0, or 2 on an error."""
     console = Console(stderr=True)
     try:
-        text = page(figures.read_all(args.rows, console), args.title)
+        rows = figures.read_all(args.rows, console)
+        text = page(rows, args.title)
         args.output.write_text(text, encoding="utf-8")
     except (BenchError, OSError) as error:
         console.print(f"[bold]mxgemm report:[/] {escape_markup(str(error))}", soft_wrap=True)
         return EXIT_ERROR
+    if args.json:
+        sys.stdout.write(json.dumps({"report": str(args.output), "rows": len(rows)}) + "\n")
     console.print(f"{escape_markup(str(args.output))}: {len(text) // 1024} KiB, self-contained")
     return EXIT_OK
