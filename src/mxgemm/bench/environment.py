@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
-import importlib.util
 import platform
 import re
 import shutil
@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
     """Return the versions of what takes part, and the commit where it can be told."""
     found = {"mxgemm": mxgemm.__version__, "python": platform.python_version()}
     for package in PACKAGES:
-        if importlib.util.find_spec(package) is not None:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
