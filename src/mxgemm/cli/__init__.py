@@ -39,6 +39,12 @@ COMMANDS = (
     Command("gemm", "multiply two matrices in MXFP4", "mxgemm.cli.gemm"),
     Command("demo", "run a sentence encoder in MXFP4 and show what it costs in accuracy",
             "mxgemm.cli.demo"),
+    Command("bench", "time backends against each other and against torch, each result verified",
+            "mxgemm.bench.command"),
+    Command("compare", "say whether a run, or a variant, is slower beyond noise",
+            "mxgemm.bench.compare"),
+    Command("figures", "draw benchmark rows as PNG and SVG", "mxgemm.bench.figures"),
+    Command("report", "write benchmark rows as one HTML page", "mxgemm.bench.report"),
 )  # fmt: skip
 
 EXAMPLES = """\
