@@ -1,0 +1,58 @@
+"""The compiled module mxgemm._native_cpu: loading it, its choice of instruction set, and how
+tensors are handed to it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from mxgemm import settings
+
+DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+"""Numbers of the dtypes that the kernels read and write."""
+
+Plane = tuple[int, int, int]
+"""Address, row stride in elements, dtype number."""
+
+
+def module() -> ModuleType:
+    """Return the extension module.
+
+    Raises:
+        ImportError: mxgemm was installed without it.
+    """
+    # torch comes first, so that its OpenMP runtime is there for the kernels to share.
+    from mxgemm import _native_cpu
+
+    return _native_cpu
+
+
+def kernels(isa: str | None = None) -> Any:
+    """Return the kernels of instruction set `isa`; None reads the setting MXGEMM_CPU_ISA, "" picks
+    the best that the processor has.
+
+    Raises:
+        ImportError: mxgemm was installed without the extension.
+        ValueError: the processor lacks that instruction set, or there is none of that name.
+    """
+    return module().kernels(settings.CPU_ISA.read() if isa is None else isa)
+
+
+def available_isas() -> list[str]:
+    """Return the instruction sets that can be chosen here, best first; none without the
+    extension.
+    """
+    try:
+        return list(module().available_isas())
+    except ImportError:
+        return []
+
+
+def plane(tensor: torch.Tensor | None) -> Plane | None:
+    """Return what the kernels read of a tensor whose rows are contiguous, None for None."""
+    if tensor is None:
+        return None
+    return tensor.data_ptr(), tensor.stride(0), DTYPES[tensor.dtype]
