@@ -8,11 +8,14 @@
 
 #include "kernels.h"
 
+// Generated; see generate_tiles.py.
+extern "C" void mxgemm_avx2_block_6x16(const void* rows, const void* columns, int64_t blocks, float* acc);
+
 namespace mxgemm {
 namespace {
 
 constexpr int kOffset = 12;  // makes twice a code's value nonnegative
-constexpr int kRows = 6;     // 12 accumulators, 2 vectors of B, 1 of A, 1 product: all 16 registers
+constexpr int kRows = 6;
 constexpr int kSteps = kBlock / 4;
 constexpr int kStepBytes = kPanel * 4;
 constexpr int kDecodedBlock = kPanel * kBlock;
@@ -38,20 +41,24 @@ inline __m256i broadcast32(const void* p) {
   return _mm256_castps_si256(_mm256_broadcast_ss(static_cast<const float*>(p)));
 }
 
-// Rows as int8, [blocks][group][32]; for each block and row the exponent of the scale in place ((byte - 129) << 23, so
-// that adding B's byte << 23 gives the bits of 2^(a + b) / 4) and the accumulators' start.
+// Rows as the generated tile reads them, for each block: int8 [group][32], then int32 [group] what the sums start from and
+// int32 [group] the exponents of the scales in place, (byte - 129) << 23: adding B's byte << 23 gives the bits of
+// 2^(a + b - 254) / 4, the quarter because both operands are doubled.
 struct RowForm {
-  int8_t* values;
-  int32_t* exponents;
-  int32_t* starts;
+  uint8_t* base;
+  int group;
+
+  int8_t* values(int64_t block) const {
+    return reinterpret_cast<int8_t*>(base + block * group * (kBlock + 8));
+  }
+  int32_t* starts(int64_t block) const {
+    return reinterpret_cast<int32_t*>(values(block) + group * kBlock);
+  }
+  int32_t* exponents(int64_t block) const { return starts(block) + group; }
 };
 
-inline RowForm row_form(void* form, int group, int64_t blocks) {
-  RowForm f;
-  f.values = static_cast<int8_t*>(form);
-  f.exponents = reinterpret_cast<int32_t*>(f.values + blocks * group * kBlock);
-  f.starts = f.exponents + blocks * group;
-  return f;
+inline RowForm row_form(const void* form, int group) {
+  return {static_cast<uint8_t*>(const_cast<void*>(form)), group};
 }
 
 size_t row_form_bytes(int group, int64_t blocks) {
@@ -59,15 +66,15 @@ size_t row_form_bytes(int group, int64_t blocks) {
 }
 
 void pack_group(const RowPanel& rows, int group, void* form) {
-  const RowForm f = row_form(form, group, rows.blocks);
+  const RowForm f = row_form(form, group);
   const __m128i table = _mm256_castsi256_si128(signed_table());
   const __m128i nibble = _mm_set1_epi8(15);
   for (int r = 0; r < group; ++r) {
     if (r >= rows.rows) {
       for (int64_t b = 0; b < rows.blocks; ++b) {
-        store(f.values + (b * group + r) * kBlock, _mm256_setzero_si256());
-        f.exponents[b * group + r] = 0;
-        f.starts[b * group + r] = 0;
+        store(f.values(b) + r * kBlock, _mm256_setzero_si256());
+        f.exponents(b)[r] = 0;
+        f.starts(b)[r] = 0;
       }
       continue;
     }
@@ -79,14 +86,14 @@ void pack_group(const RowPanel& rows, int group, void* form) {
       const __m128i odd = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(x, 4), nibble));
       const __m256i values =
           _mm256_set_m128i(_mm_unpackhi_epi32(even, odd), _mm_unpacklo_epi32(even, odd));
-      store(f.values + (b * group + r) * kBlock, values);
+      store(f.values(b) + r * kBlock, values);
       // Sum of the row's 32 values, from their sums with the offset that makes them unsigned.
       const __m128i raised = _mm_add_epi8(_mm_add_epi8(even, odd), _mm_set1_epi8(2 * kOffset));
       const __m128i sums = _mm_sad_epu8(raised, _mm_setzero_si128());
       const int sum = _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - kBlock * kOffset;
       const int start = -sum * (kOffset / 2);  // in each of a column's two 16-bit lanes
-      f.exponents[b * group + r] = static_cast<int32_t>(static_cast<uint32_t>(scales[b] - 129) << 23);
-      f.starts[b * group + r] = static_cast<int32_t>(static_cast<uint32_t>(start & 0xFFFF) * 0x10001u);
+      f.exponents(b)[r] = static_cast<int32_t>(static_cast<uint32_t>(scales[b] - 129) << 23);
+      f.starts(b)[r] = static_cast<int32_t>(static_cast<uint32_t>(start & 0xFFFF) * 0x10001u);
     }
   }
 }
@@ -95,10 +102,10 @@ size_t tile_row_bytes(int64_t blocks) { return row_form_bytes(kRows, blocks); }
 void pack_rows(const RowPanel& rows, void* form) { pack_group(rows, kRows, form); }
 void pack_few_rows(const RowPanel& rows, void* form) { pack_group(rows, rows.rows, form); }
 
-// B decoded to bytes with the offset added, [blocks][8 steps][16 columns][4], then exponents [blocks][16].
-size_t column_form_bytes(int64_t blocks) {
-  return static_cast<size_t>(blocks) * (kDecodedBlock + kPanel * 4);
-}
+// B decoded, for each block: bytes with the offset added [8 steps][16 columns][4], then exponents int32 [16].
+constexpr int kColumnBlockBytes = kDecodedBlock + kPanel * 4;
+
+size_t column_form_bytes(int64_t blocks) { return static_cast<size_t>(blocks) * kColumnBlockBytes; }
 
 inline void expand_exponents(const uint8_t* scales, __m256i* first, __m256i* second) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
@@ -107,12 +114,10 @@ inline void expand_exponents(const uint8_t* scales, __m256i* first, __m256i* sec
 }
 
 void decode_columns(const ColumnPanel* panels, int, int64_t blocks, void* form) {
-  auto* values = static_cast<uint8_t*>(form);
-  auto* exponents = values + blocks * kDecodedBlock;
   const __m256i table = offset_table();
   for (int64_t b = 0; b < blocks; ++b) {
     const uint8_t* source = panels->codes + b * kPanelBlockBytes;
-    uint8_t* target = values + b * kDecodedBlock;
+    uint8_t* target = static_cast<uint8_t*>(form) + b * kColumnBlockBytes;
     for (int d = 0; d < 4; ++d) {
       for (int half = 0; half < 2; ++half) {
         const __m256i x = load(source + d * kStepBytes + half * 32);
@@ -123,8 +128,8 @@ void decode_columns(const ColumnPanel* panels, int, int64_t blocks, void* form) 
     }
     __m256i first, second;
     expand_exponents(panels->scales + b * kPanel, &first, &second);
-    store(exponents + b * kPanel * 4, first);
-    store(exponents + b * kPanel * 4 + 32, second);
+    store(target + kDecodedBlock, first);
+    store(target + kDecodedBlock + 32, second);
   }
 }
 
@@ -135,37 +140,10 @@ inline void add_scaled(__m256i products16, __m256i exponents, float* acc) {
   _mm256_storeu_ps(acc, _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), scale, _mm256_loadu_ps(acc)));
 }
 
-void tile(const void* rows, const void* columns, int64_t blocks, int64_t first, int64_t last,
-          float* acc) {
-  const RowForm f = row_form(const_cast<void*>(rows), kRows, blocks);
-  const auto* values = static_cast<const uint8_t*>(columns);
-  const uint8_t* exponents = values + blocks * kDecodedBlock;
-  for (int64_t b = first; b < last; ++b) {
-    const int8_t* a = f.values + b * kRows * kBlock;
-    const uint8_t* q = values + b * kDecodedBlock;
-    __m256i sum[kRows][2];
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = broadcast32(f.starts + b * kRows + r);
-#pragma GCC unroll 8
-    for (int s = 0; s < kSteps; ++s) {
-      const __m256i q0 = load(q + s * kStepBytes);
-      const __m256i q1 = load(q + s * kStepBytes + 32);
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        const __m256i x = broadcast32(a + r * kBlock + s * 4);
-        sum[r][0] = _mm256_add_epi16(sum[r][0], _mm256_maddubs_epi16(q0, x));
-        sum[r][1] = _mm256_add_epi16(sum[r][1], _mm256_maddubs_epi16(q1, x));
-      }
-    }
-    const __m256i e0 = load(exponents + b * kPanel * 4);
-    const __m256i e1 = load(exponents + b * kPanel * 4 + 32);
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      const __m256i e = broadcast32(f.exponents + b * kRows + r);
-      add_scaled(sum[r][0], _mm256_add_epi32(e0, e), acc + r * kPanel);
-      add_scaled(sum[r][1], _mm256_add_epi32(e1, e), acc + r * kPanel + 8);
-    }
-  }
+void tile(const void* rows, const void* columns, int64_t, int64_t first, int64_t last, float* acc) {
+  mxgemm_avx2_block_6x16(row_form(rows, kRows).values(first),
+                         static_cast<const uint8_t*>(columns) + first * kColumnBlockBytes,
+                         last - first, acc);
 }
 
 size_t few_rows_form_bytes(int rows, int64_t blocks) { return row_form_bytes(rows, blocks); }
@@ -176,8 +154,8 @@ void few_one(const RowForm& f, const ColumnPanel& panel, int64_t blocks, float* 
   __m256 total0 = _mm256_setzero_ps(), total1 = _mm256_setzero_ps();
   for (int64_t b = 0; b < blocks; ++b) {
     const uint8_t* q = panel.codes + b * kPanelBlockBytes;
-    const int8_t* a = f.values + b * kBlock;
-    __m256i even0 = broadcast32(f.starts + b), even1 = even0;
+    const int8_t* a = f.values(b);
+    __m256i even0 = broadcast32(f.starts(b)), even1 = even0;
     __m256i odd0 = _mm256_setzero_si256(), odd1 = odd0;
 #pragma GCC unroll 4
     for (int d = 0; d < 4; ++d) {
@@ -195,7 +173,7 @@ void few_one(const RowForm& f, const ColumnPanel& panel, int64_t blocks, float* 
     }
     __m256i e0, e1;
     expand_exponents(panel.scales + b * kPanel, &e0, &e1);
-    const __m256i e = broadcast32(f.exponents + b);
+    const __m256i e = broadcast32(f.exponents(b));
     const __m256i one = _mm256_set1_epi16(1);
     const __m256i sum0 = _mm256_madd_epi16(_mm256_add_epi16(even0, odd0), one);
     const __m256i sum1 = _mm256_madd_epi16(_mm256_add_epi16(even1, odd1), one);
@@ -211,7 +189,7 @@ void few_one(const RowForm& f, const ColumnPanel& panel, int64_t blocks, float* 
 // Decodes half a panel's block into registers and uses it for all rows; the sums live in the first-level cache.
 void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, float* acc,
          int64_t stride) {
-  const RowForm f = row_form(const_cast<void*>(form), rows, blocks);
+  const RowForm f = row_form(form, rows);
   if (rows == 1) return few_one(f, panel, blocks, acc);
   const __m256i table = offset_table();
   for (int r = 0; r < rows; ++r) {
@@ -232,9 +210,9 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
         q[2 * d] = _mm256_shuffle_epi8(table, low_nibbles(x));
         q[2 * d + 1] = _mm256_shuffle_epi8(table, high_nibbles(x));
       }
-      const int8_t* a = f.values + b * rows * kBlock;
-      const int32_t* starts = f.starts + b * rows;
-      const int32_t* exponents = f.exponents + b * rows;
+      const int8_t* a = f.values(b);
+      const int32_t* starts = f.starts(b);
+      const int32_t* exponents = f.exponents(b);
       float* out = acc + half * 8;
       for (int r = 0; r < rows; ++r) {
         __m256i even = broadcast32(starts + r), odd = _mm256_setzero_si256();

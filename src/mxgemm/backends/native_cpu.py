@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
+from mxgemm import settings
 from mxgemm.backends.base import (
     Accumulation,
     Backend,
@@ -46,15 +47,16 @@ class NativeConfig:
     """What one plan uses.
 
     Attributes:
-        kernels: the compiled functions of one instruction set.
-        path: 0 lets them choose; 1 few rows, 2 tiles, 3 FP64 sums, for tests and measurements.
+        isa: the instruction set, "" for the best that the processor has.
+        path: 0 lets the kernels choose by the number of rows; 1 few rows, 2 tiles, 3 FP64 sums, for
+            tests and measurements.
     """
 
-    kernels: Any
+    isa: str
     path: int = AUTOMATIC
 
     def __str__(self) -> str:
-        return f"{self.kernels.isa}, {self.kernels.tile_name}"
+        return runtime.description(self.isa)
 
 
 class NativeCpu(Backend):
@@ -64,7 +66,7 @@ class NativeCpu(Backend):
 
     def probe(self) -> Rejection | None:
         try:
-            runtime.kernels()
+            runtime.kernels(settings.CPU_ISA.read())
         except ImportError as error:
             return Rejection(
                 RejectionCode.IMPORT,
@@ -110,7 +112,7 @@ class NativeCpu(Backend):
         return Accumulation(exact_blocks=True)
 
     def plan(self, problem: GemmProblem) -> GemmPlan:
-        config = NativeConfig(runtime.kernels())
+        config = NativeConfig(settings.CPU_ISA.read())
         return GemmPlan(backend=self, problem=problem, config=config, summary=str(config))
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
@@ -118,7 +120,7 @@ class NativeCpu(Backend):
             return super().prepare(plan, operand, side)
         source = _unit_rows(operand)
         payload = runtime.module().prepare(
-            _config(plan).kernels,
+            runtime.kernels(_config(plan).isa),
             _matrix(source),
             operand.rows,
             operand.stored_k // MXFP4.block,
@@ -146,7 +148,7 @@ class NativeCpu(Backend):
         if isinstance(b, MXTensor):
             b = _unit_rows(b)
         runtime.module().gemm(
-            config.kernels,
+            runtime.kernels(config.isa),
             problem.m,
             problem.n,
             problem.k // MXFP4.block,

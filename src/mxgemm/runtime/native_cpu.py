@@ -4,12 +4,11 @@ tensors are handed to it.
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
 import torch
-
-from mxgemm import settings
 
 DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 """Numbers of the dtypes that the kernels read and write."""
@@ -30,15 +29,15 @@ def module() -> ModuleType:
     return _native_cpu
 
 
-def kernels(isa: str | None = None) -> Any:
-    """Return the kernels of instruction set `isa`; None reads the setting MXGEMM_CPU_ISA, "" picks
-    the best that the processor has.
+@functools.cache
+def kernels(isa: str) -> Any:
+    """Return the kernels of instruction set `isa`, "" for the best that the processor has.
 
     Raises:
         ImportError: mxgemm was installed without the extension.
         ValueError: the processor lacks that instruction set, or there is none of that name.
     """
-    return module().kernels(settings.CPU_ISA.read() if isa is None else isa)
+    return module().kernels(isa)
 
 
 def available_isas() -> list[str]:
@@ -49,6 +48,17 @@ def available_isas() -> list[str]:
         return list(module().available_isas())
     except ImportError:
         return []
+
+
+def description(isa: str) -> str:
+    """Return what `kernels(isa)` would give, for people: instruction set and tile."""
+    try:
+        found = kernels(isa)
+    except ImportError:
+        return "not built"
+    except ValueError as error:
+        return str(error)
+    return f"{found.isa}, tile {found.tile_name}"
 
 
 def plane(tensor: torch.Tensor | None) -> Plane | None:
