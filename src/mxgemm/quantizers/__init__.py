@@ -1,24 +1,48 @@
 """High precision to MXFP4 and back: one entry point whatever the device.
 
-A quantizer for a device is a module with `rejection(x, options)` and `quantize_matrix`; it stands
-in `QUANTIZERS` before the reference, and gives the reference's bits.
+A quantizer for a device is a module with the functions of `Quantizer`; it stands in `QUANTIZERS`
+before the reference, and gives the reference's bits.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 
 from mxgemm.layouts.base import round_up
 from mxgemm.numerics import philox
 from mxgemm.numerics.hadamard import Rotation, rotate_back
-from mxgemm.quantizers import reference
+from mxgemm.quantizers import native_cpu, reference
 from mxgemm.quantizers.options import BLOCK, QuantizeOptions
 from mxgemm.quantizers.scale_rules import DEFAULT_RULE, RULES
 from mxgemm.tensor import CANONICAL, MXPair, MXTensor, OperandLayout
 
 INPUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-ALONG_K, ALONG_M = 0, 1
-"""Philox streams of the two halves of a pair."""
+Buffers = tuple[torch.Tensor, torch.Tensor]
+"""Canonical packed codes and scale bytes."""
+
+
+class Quantizer(Protocol):
+    """What a quantizer's module provides."""
+
+    def rejection(self, x: torch.Tensor, options: QuantizeOptions) -> str | None:
+        """Return why it cannot quantize `x` so, or None."""
+
+    def quantize_matrix(
+        self, x: torch.Tensor, stored_k: int, options: QuantizeOptions, *, stream: int = 0
+    ) -> Buffers:
+        """Return codes and scales of `x` along its columns, zero-filled to stored_k."""
+
+    def quantize_pair_matrices(
+        self, x: torch.Tensor, stored_k: int, stored_rows: int, options: QuantizeOptions
+    ) -> tuple[Buffers, Buffers]:
+        """Return codes and scales of `x` along its columns and of x.T along its rows."""
+
+
+QUANTIZERS: tuple[Quantizer, ...] = (native_cpu, reference)
+"""Every quantizer, fastest first; the first without a rejection is taken."""
+
 
 
 def quantize(
@@ -81,7 +105,9 @@ def quantize(
             f"quantize: K must be a multiple of {options.contraction_multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
-    return _quantize(matrix, stored_k, options, ALONG_K, layout)
+    quantizer = _choose(matrix, options)
+    return _tensor(quantizer.quantize_matrix(matrix, stored_k, options), (matrix.shape[0], k),
+                   stored_k, options, layout)
 
 
 def quantize_pair(
@@ -123,9 +149,14 @@ def quantize_pair(
             f"quantize_pair: K must be a multiple of {multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
-    along_k = _quantize(matrix, round_up(k, multiple), options, ALONG_K, layout)
-    along_m = _quantize(matrix.t(), round_up(rows, multiple), options, ALONG_M, layout)
-    return MXPair(along_k, along_m)
+    stored_k, stored_rows = round_up(k, multiple), round_up(rows, multiple)
+    along_k, along_m = _choose(matrix, options).quantize_pair_matrices(
+        matrix, stored_k, stored_rows, options
+    )
+    return MXPair(
+        _tensor(along_k, (rows, k), stored_k, options, layout),
+        _tensor(along_m, (k, rows), stored_rows, options, layout),
+    )
 
 
 def dequantize(
@@ -158,18 +189,22 @@ def dequantize(
     return values[:, : tensor.k].to(dtype)
 
 
-def _quantize(
-    matrix: torch.Tensor,
+def _choose(matrix: torch.Tensor, options: QuantizeOptions) -> Quantizer:
+    return next(each for each in QUANTIZERS if each.rejection(matrix, options) is None)
+
+
+def _tensor(
+    buffers: Buffers,
+    shape: tuple[int, int],
     stored_k: int,
     options: QuantizeOptions,
-    stream: int,
     layout: OperandLayout,
 ) -> MXTensor:
-    codes, scales = reference.quantize_matrix(matrix, stored_k, options, stream=stream)
+    codes, scales = buffers
     tensor = MXTensor(
         codes=codes,
         scales=scales,
-        shape=(matrix.shape[0], matrix.shape[1]),
+        shape=shape,
         stored_k=stored_k,
         scale_rule=options.rule,
         rotation=options.rotation,

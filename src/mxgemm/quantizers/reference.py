@@ -12,6 +12,9 @@ from mxgemm.numerics.hadamard import rotate
 from mxgemm.quantizers.options import BLOCK, QuantizeOptions
 from mxgemm.quantizers.scale_rules import scale_bytes
 
+ALONG_K, ALONG_M = 0, 1
+"""Philox streams of the two halves of a pair."""
+
 CHUNK_ELEMENTS = 1 << 23
 """Elements quantized at once: about 0.5 GiB of temporaries."""
 
@@ -45,6 +48,23 @@ def quantize_matrix(
             words = philox.words(options.seed, stream, start * stored_k, count, x.device)
         codes[start:stop], scales[start:stop] = _quantize_chunk(chunk, options, words)
     return codes, scales
+
+
+def rejection(x: torch.Tensor, options: QuantizeOptions) -> str | None:
+    """Return None: the reference takes everything."""
+    del x, options
+
+
+def quantize_pair_matrices(
+    x: torch.Tensor, stored_k: int, stored_rows: int, options: QuantizeOptions
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """Return (codes, scales) of x [rows, k] along k with Philox stream 0, and of x.T along rows
+    with stream 1.
+    """
+    return (
+        quantize_matrix(x, stored_k, options, stream=ALONG_K),
+        quantize_matrix(x.t(), stored_rows, options, stream=ALONG_M),
+    )
 
 
 def _quantize_chunk(
