@@ -55,10 +55,10 @@ void quantize_pair(const Kernels& kernels, const QuantizeCall& along_k, const Qu
     if (fast_last > first) {
       kernels.quantize.fast_pair(along_k, along_m, first, static_cast<int>(fast_last - first));
     }
-    if (fast_last == last) return;
-    // The last rows fill no block along M.
-    kernels.quantize.strip(along_k, whole, static_cast<int>(last - whole), 0, along_k.stored_k);
-    for (int64_t column = 0; column < along_m.rows; column += kStripRows) {
+    if (last < rows) return;
+    // The last rows may fill no block along M, which ends in zeros.
+    if (whole < rows) kernels.quantize.strip(along_k, whole, static_cast<int>(rows - whole), 0, along_k.stored_k);
+    for (int64_t column = 0; column < along_m.rows && whole < along_m.stored_k; column += kStripRows) {
       kernels.quantize.strip(along_m, column, static_cast<int>(std::min<int64_t>(kStripRows, along_m.rows - column)),
                              whole, along_m.stored_k);
     }

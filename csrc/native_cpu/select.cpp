@@ -67,4 +67,3 @@ const Kernels& select_kernels(const std::string& isa) {
 }
 
 }  // namespace mxgemm
-namespace mxgemm { const Kernels* avx512_vnni_kernels(bool) { return nullptr; } }
