@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from mxgemm import settings
-from mxgemm.quantizers.options import BLOCK, QuantizeOptions
+from mxgemm.quantizers.options import ALONG_K, BLOCK, QuantizeOptions
 from mxgemm.quantizers.scale_rules import ROUNDING_BIAS
 from mxgemm.runtime import native_cpu as runtime
 
@@ -15,18 +15,14 @@ SEARCH_BIAS = -1
 """What stands for the search rule where the closed rules pass their bias."""
 
 
-def rejection(x: torch.Tensor, options: QuantizeOptions) -> str | None:
-    """Return why this module cannot quantize `x`, or None; it knows every option."""
+def accepts(x: torch.Tensor, options: QuantizeOptions) -> bool:
+    """Return whether `x` is in CPU memory and the extension is there; it knows every option."""
     del options
-    if x.device.type != "cpu":
-        return f"x must be in CPU memory, got {x.device}"
-    if not runtime.available_isas():
-        return "needs the compiled module mxgemm._native_cpu, got an installation without it"
-    return None
+    return x.device.type == "cpu" and bool(runtime.available_isas())
 
 
 def quantize_matrix(
-    x: torch.Tensor, stored_k: int, options: QuantizeOptions, *, stream: int = 0
+    x: torch.Tensor, stored_k: int, options: QuantizeOptions, *, stream: int = ALONG_K
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return canonical packed codes and scale bytes of a matrix; arguments and results are those of
     `mxgemm.quantizers.reference.quantize_matrix`.
@@ -49,14 +45,14 @@ def quantize_matrix(
     return codes, scales
 
 
-def quantize_pair_matrices(
-    x: torch.Tensor, stored_k: int, stored_rows: int, options: QuantizeOptions
+def quantize_both(
+    x: torch.Tensor, stored_k: int, stored_m: int, options: QuantizeOptions
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     """Return (codes, scales) of x [rows, k] along k and of x.T along rows, the latter with the
-    contraction zero-filled to `stored_rows` and Philox stream 1.
+    contraction zero-filled to stored_m and Philox stream 1.
     """
     rows, k = x.shape
-    along_k, along_m = _buffers(rows, stored_k), _buffers(k, stored_rows)
+    along_k, along_m = _buffers(rows, stored_k), _buffers(k, stored_m)
     if along_k[0].numel() and along_m[0].numel():
         runtime.module().quantize_pair(
             runtime.kernels(settings.CPU_ISA.read()),
@@ -64,7 +60,7 @@ def quantize_pair_matrices(
             rows,
             k,
             stored_k,
-            stored_rows,
+            stored_m,
             _numbers(options),
             *(buffer.data_ptr() for buffer in (*along_k, *along_m)),
             torch.get_num_threads(),

@@ -9,14 +9,26 @@ import torch
 
 from mxgemm.numerics import e2m1, e8m0, philox, rounding
 from mxgemm.numerics.hadamard import rotate
-from mxgemm.quantizers.options import BLOCK, QuantizeOptions
+from mxgemm.quantizers.options import ALONG_K, ALONG_M, BLOCK, QuantizeOptions
 from mxgemm.quantizers.scale_rules import scale_bytes
-
-ALONG_K, ALONG_M = 0, 1
-"""Philox streams of the two halves of a pair."""
 
 CHUNK_ELEMENTS = 1 << 23
 """Elements quantized at once: about 0.5 GiB of temporaries."""
+
+
+def accepts(x: torch.Tensor, options: QuantizeOptions) -> bool:
+    """Return whether this quantizer takes the matrix: the reference takes any."""
+    return True
+
+
+def quantize_both(
+    x: torch.Tensor, stored_k: int, stored_m: int, options: QuantizeOptions
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """Return codes and scales of x along K, and of x.T along M; see `quantize_matrix`."""
+    return (
+        quantize_matrix(x, stored_k, options, stream=ALONG_K),
+        quantize_matrix(x.t(), stored_m, options, stream=ALONG_M),
+    )
 
 
 def quantize_matrix(
@@ -48,23 +60,6 @@ def quantize_matrix(
             words = philox.words(options.seed, stream, start * stored_k, count, x.device)
         codes[start:stop], scales[start:stop] = _quantize_chunk(chunk, options, words)
     return codes, scales
-
-
-def rejection(x: torch.Tensor, options: QuantizeOptions) -> str | None:
-    """Return None: the reference takes everything."""
-    del x, options
-
-
-def quantize_pair_matrices(
-    x: torch.Tensor, stored_k: int, stored_rows: int, options: QuantizeOptions
-) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """Return (codes, scales) of x [rows, k] along k with Philox stream 0, and of x.T along rows
-    with stream 1.
-    """
-    return (
-        quantize_matrix(x, stored_k, options, stream=ALONG_K),
-        quantize_matrix(x.t(), stored_rows, options, stream=ALONG_M),
-    )
 
 
 def _quantize_chunk(
