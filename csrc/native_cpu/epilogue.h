@@ -29,8 +29,8 @@ struct Epilogue {
 struct Piece {
   int64_t row, column;
   int rows, columns;
-  int64_t stride;           // of the accumulators, in elements
-  double* bias_grad;        // this row group's partial sums, indexed by column of D, or null
+  int64_t stride;     // of the accumulators, in elements
+  double* bias_grad;  // this row group's partial sums, indexed by column of D, or null
 };
 
 }  // namespace mxgemm

@@ -1,7 +1,8 @@
-// The epilogue, from accumulators to D. Included inside an anonymous namespace by each unit, so that the compiler
-// vectorizes it for that unit's instruction set.
+// The epilogue, from accumulators to D. Included inside an anonymous namespace by each unit, so
+// that the compiler vectorizes it for that unit's instruction set.
 //
-// Everything but a plain product is computed in FP64 and rounded to FP32 once, then to a 16-bit output.
+// Everything but a plain product is computed in FP64 and rounded to FP32 once, then to a 16-bit
+// output.
 
 #include "float_formats.inl"
 
@@ -70,8 +71,8 @@ inline double exponential(double x) {
 
 inline double magnitude(double x) { return __builtin_fabs(x); }
 
-// The normal distribution function and its density. Phi(-t) = e^(-t^2/2) P(1 / (1 + 0.3 t)) for t >= 0, with P fitted
-// by least squares to 4.2e-10 relative on t <= 40.
+// The normal distribution function and its density. Phi(-t) = e^(-t^2/2) P(1 / (1 + 0.3 t)) for t
+// >= 0, with P fitted by least squares to 4.2e-10 relative on t <= 40.
 inline double normal_cdf(double x, double* density) {
   const double t = magnitude(x) < 40 ? magnitude(x) : 40;
   const double w = 1 / (1 + 0.3 * t);
@@ -185,7 +186,9 @@ void finish_piece(const Epilogue& e, const Piece& piece, const Accumulator* acc)
   }
 }
 
-void finish(const Epilogue& e, const Piece& piece, const float* acc) { finish_piece(e, piece, acc); }
+void finish(const Epilogue& e, const Piece& piece, const float* acc) {
+  finish_piece(e, piece, acc);
+}
 void finish_wide(const Epilogue& e, const Piece& piece, const double* acc) {
   finish_piece(e, piece, acc);
 }

@@ -1,4 +1,5 @@
-// Conversions between FP32 and the 16-bit formats. Included inside an anonymous namespace by each unit.
+// Conversions between FP32 and the 16-bit formats. Included inside an anonymous namespace by each
+// unit.
 
 inline uint32_t bits_of(float x) {
   uint32_t bits;

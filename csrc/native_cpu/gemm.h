@@ -9,8 +9,8 @@
 
 namespace mxgemm {
 
-// B in the form that every kernel starts from, whatever the number of rows of A: column panels, effective scale bytes,
-// and what the driver must know of them.
+// B in the form that every kernel starts from, whatever the number of rows of A: column panels,
+// effective scale bytes, and what the driver must know of them.
 struct PreparedColumns {
   int64_t columns = 0, blocks = 0;
   Buffer codes, scales;
@@ -49,8 +49,8 @@ struct WeightOnlyCall {
   int threads;
 };
 
-std::unique_ptr<PreparedColumns> prepare_columns(const Kernels& kernels, const Matrix& b, int64_t n, int64_t blocks,
-                                                 int threads);
+std::unique_ptr<PreparedColumns> prepare_columns(const Kernels& kernels, const Matrix& b, int64_t n,
+                                                 int64_t blocks, int threads);
 void gemm(const Kernels& kernels, const GemmCall& call);
 void weight_only_gemm(const Kernels& kernels, const WeightOnlyCall& call);
 

@@ -32,7 +32,13 @@ class Assembly:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lines = [f".globl {name}", f".hidden {name}", f".type {name}, @function", ".p2align 6", f"{name}:"]
+        self.lines = [
+            f".globl {name}",
+            f".hidden {name}",
+            f".type {name}, @function",
+            ".p2align 6",
+            f"{name}:",
+        ]
 
     def __call__(self, instruction: str) -> None:
         self.lines.append(f"  {instruction}")
@@ -165,12 +171,16 @@ class Avx512Tile:
                 for j in range(n):
                     self.emit(f"vpdpbusd {self.sums[r][j]}, {b[j]}, {a}")
 
-    def add_scaled(self, row_base: str, row_offset: int, column_base: str, column_offset: int) -> None:
+    def add_scaled(
+        self, row_base: str, row_offset: int, column_base: str, column_offset: int
+    ) -> None:
         """acc += sums * 2^exponents; exponents of the columns at column_offset, corrections behind them."""
         emit, n = self.emit, self.vectors
         exponents, scale = self.free[:n], self.free[n]
         for j in range(n):
-            emit(f"vmovdqu64 {exponents[j]}, zmmword ptr [{column_base} + {column_offset + 64 * j}]")
+            emit(
+                f"vmovdqu64 {exponents[j]}, zmmword ptr [{column_base} + {column_offset + 64 * j}]"
+            )
         for r in range(self.rows):
             for j in range(n):
                 total, target = self.sums[r][j], f"zmmword ptr [rcx + {(r * n + j) * 64}]"
@@ -178,7 +188,9 @@ class Avx512Tile:
                     correction = column_offset + WORD * self.columns + 64 * j
                     emit(f"vpaddd {total}, {total}, zmmword ptr [{column_base} + {correction}]")
                 emit(f"vcvtdq2ps {total}, {total}")
-                emit(f"vpaddd {scale}, {exponents[j]}, dword ptr [{row_base} + {row_offset + WORD * r}]{{1to16}}")
+                emit(
+                    f"vpaddd {scale}, {exponents[j]}, dword ptr [{row_base} + {row_offset + WORD * r}]{{1to16}}"
+                )
                 emit(f"vfmadd213ps {total}, {scale}, {target}")
                 emit(f"vmovups {target}, {total}")
 

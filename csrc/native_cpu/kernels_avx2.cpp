@@ -1,15 +1,17 @@
 // AVX2 (with FMA and F16C): exact products in 16-bit lanes.
 //
-// A code times two is an integer of at most 12. B is stored with 12 added, so that vpmaddubsw may take it as unsigned;
-// the row's constant -12 * sum(a) is what the accumulators start from. Over one block a 16-bit lane sums 16 products of
-// at most 24 * 12, plus the start: 4608 + 2304 < 2^15, so nothing saturates. Each block is then widened, converted and
-// added with its scale by one FMA: one FP32 rounding a block, whatever the scales.
+// A code times two is an integer of at most 12. B is stored with 12 added, so that vpmaddubsw may
+// take it as unsigned; the row's constant -12 * sum(a) is what the accumulators start from. Over
+// one block a 16-bit lane sums 16 products of at most 24 * 12, plus the start: 4608 + 2304 < 2^15,
+// so nothing saturates. Each block is then widened, converted and added with its scale by one FMA:
+// one FP32 rounding a block, whatever the scales.
 #include <immintrin.h>
 
 #include "kernels.h"
 
 // Generated; see generate_tiles.py.
-extern "C" void mxgemm_avx2_block_6x16(const void* rows, const void* columns, int64_t blocks, float* acc);
+extern "C" void mxgemm_avx2_block_6x16(const void* rows, const void* columns, int64_t blocks,
+                                       float* acc);
 
 namespace mxgemm {
 namespace {
@@ -31,9 +33,7 @@ inline __m256i signed_table() {
   return _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,  //
                           0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
 }
-inline __m256i offset_table() {
-  return _mm256_add_epi8(signed_table(), _mm256_set1_epi8(kOffset));
-}
+inline __m256i offset_table() { return _mm256_add_epi8(signed_table(), _mm256_set1_epi8(kOffset)); }
 
 inline __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline void store(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
@@ -41,9 +41,10 @@ inline __m256i broadcast32(const void* p) {
   return _mm256_castps_si256(_mm256_broadcast_ss(static_cast<const float*>(p)));
 }
 
-// Rows as the generated tile reads them, for each block: int8 [group][32], then int32 [group] what the sums start from and
-// int32 [group] the exponents of the scales in place, (byte - 129) << 23: adding B's byte << 23 gives the bits of
-// 2^(a + b - 254) / 4, the quarter because both operands are doubled.
+// Rows as the generated tile reads them, for each block: int8 [group][32], then int32 [group] what
+// the sums start from and int32 [group] the exponents of the scales in place, (byte - 129) << 23:
+// adding B's byte << 23 gives the bits of 2^(a + b - 254) / 4, the quarter because both operands
+// are doubled.
 struct RowForm {
   uint8_t* base;
   int group;
@@ -102,7 +103,8 @@ size_t tile_row_bytes(int64_t blocks) { return row_form_bytes(kRows, blocks); }
 void pack_rows(const RowPanel& rows, void* form) { pack_group(rows, kRows, form); }
 void pack_few_rows(const RowPanel& rows, void* form) { pack_group(rows, rows.rows, form); }
 
-// B decoded, for each block: bytes with the offset added [8 steps][16 columns][4], then exponents int32 [16].
+// B decoded, for each block: bytes with the offset added [8 steps][16 columns][4], then exponents
+// int32 [16].
 constexpr int kColumnBlockBytes = kDecodedBlock + kPanel * 4;
 
 size_t column_form_bytes(int64_t blocks) { return static_cast<size_t>(blocks) * kColumnBlockBytes; }
@@ -177,16 +179,17 @@ void few_one(const RowForm& f, const ColumnPanel& panel, int64_t blocks, float* 
     const __m256i one = _mm256_set1_epi16(1);
     const __m256i sum0 = _mm256_madd_epi16(_mm256_add_epi16(even0, odd0), one);
     const __m256i sum1 = _mm256_madd_epi16(_mm256_add_epi16(even1, odd1), one);
-    total0 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum0),
-                             _mm256_castsi256_ps(_mm256_add_epi32(e0, e)), total0);
-    total1 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum1),
-                             _mm256_castsi256_ps(_mm256_add_epi32(e1, e)), total1);
+    total0 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum0), _mm256_castsi256_ps(_mm256_add_epi32(e0, e)),
+                             total0);
+    total1 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum1), _mm256_castsi256_ps(_mm256_add_epi32(e1, e)),
+                             total1);
   }
   _mm256_storeu_ps(acc, total0);
   _mm256_storeu_ps(acc + 8, total1);
 }
 
-// Decodes half a panel's block into registers and uses it for all rows; the sums live in the first-level cache.
+// Decodes half a panel's block into registers and uses it for all rows; the sums live in the
+// first-level cache.
 void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, float* acc,
          int64_t stride) {
   const RowForm f = row_form(form, rows);
@@ -230,11 +233,10 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
   }
 }
 
-#include "interleave_x86.inl"
-#include "weight_only_avx2.inl"
-
 #include "finish.inl"
+#include "interleave_x86.inl"
 #include "quantize_avx2.inl"
+#include "weight_only_avx2.inl"
 
 void widen(const void* x, DType dtype, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = widen_one(x, dtype, i);
@@ -244,16 +246,26 @@ void widen(const void* x, DType dtype, int64_t count, float* out) {
 
 const Kernels* avx2_kernels() {
   static const Kernels table = {
-      "avx2",       "6x16, 16-bit sums",
-      kRows,        1,
-      4,            size_t{224} << 10,
-      tile_row_bytes, column_form_bytes,
-      pack_rows,    decode_columns,
-      tile,         24,
-      few_rows_form_bytes, pack_few_rows,
-      few,          interleave,
-      weight_only,  widen,
-      finish,       finish_wide,
+      "avx2",
+      "6x16, 16-bit sums",
+      kRows,
+      1,
+      4,
+      size_t{224} << 10,
+      tile_row_bytes,
+      column_form_bytes,
+      pack_rows,
+      decode_columns,
+      tile,
+      24,
+      few_rows_form_bytes,
+      pack_few_rows,
+      few,
+      interleave,
+      weight_only,
+      widen,
+      finish,
+      finish_wide,
       quantize_kernels(),
   };
   return &table;

@@ -1,25 +1,30 @@
 // AVX-512 with VNNI and VBMI.
 //
-// A code times two is an integer of at most 12, and int8 has room to align the blocks of a run of K: where the scale
-// bytes of a row's blocks lie within 2 of each other over kChunkBlocks blocks, each block is stored shifted left by its
-// distance to the least of them. Then the whole run is one sum of integers, exact and below 2^24 (48 * 48 * 1024), scaled
-// once. A run that is not like that keeps its blocks as they are and is scaled block by block.
+// A code times two is an integer of at most 12, and int8 has room to align the blocks of a run of
+// K: where the scale bytes of a row's blocks lie within 2 of each other over kChunkBlocks blocks,
+// each block is stored shifted left by its distance to the least of them. Then the whole run is one
+// sum of integers, exact and below 2^24 (48 * 48 * 1024), scaled once. A run that is not like that
+// keeps its blocks as they are and is scaled block by block.
 //
-// vpdpbusd takes one operand as unsigned: 128 is added to it, and constants of row and column (the starts and
-// corrections) take out what that adds. On processors where it pays, the tile halves its multiplications; see
-// generate_tiles.py.
+// vpdpbusd takes one operand as unsigned: 128 is added to it, and constants of row and column (the
+// starts and corrections) take out what that adds. On processors where it pays, the tile halves its
+// multiplications; see generate_tiles.py.
 #include <immintrin.h>
 
 #include "kernels.h"
 
 // Generated; see generate_tiles.py.
 extern "C" {
-void mxgemm_avx512_halving_block_6x48(const void* rows, const void* columns, int64_t blocks, float* acc);
-void mxgemm_avx512_halving_group_6x48(const void* rows, const void* columns, int64_t blocks, float* acc,
-                                      const int32_t* row_constants, const int32_t* column_constants);
-void mxgemm_avx512_vnni_block_8x48(const void* rows, const void* columns, int64_t blocks, float* acc);
-void mxgemm_avx512_vnni_group_8x48(const void* rows, const void* columns, int64_t blocks, float* acc,
-                                   const int32_t* row_constants, const int32_t* column_constants);
+void mxgemm_avx512_halving_block_6x48(const void* rows, const void* columns, int64_t blocks,
+                                      float* acc);
+void mxgemm_avx512_halving_group_6x48(const void* rows, const void* columns, int64_t blocks,
+                                      float* acc, const int32_t* row_constants,
+                                      const int32_t* column_constants);
+void mxgemm_avx512_vnni_block_8x48(const void* rows, const void* columns, int64_t blocks,
+                                   float* acc);
+void mxgemm_avx512_vnni_group_8x48(const void* rows, const void* columns, int64_t blocks,
+                                   float* acc, const int32_t* row_constants,
+                                   const int32_t* column_constants);
 }
 
 namespace mxgemm {
@@ -37,13 +42,14 @@ constexpr int kRows = halving ? 6 : 8;
 
 // Twice the value of each code, shifted left by 0 .. 3.
 alignas(64) constexpr int8_t kShifted[64] = {
-    0, 1, 2, 3,  4,  6,  8,  12, 0, -1, -2, -3,  -4,  -6,  -8,  -12,  //
-    0, 2, 4, 6,  8,  12, 16, 24, 0, -2, -4, -6,  -8,  -12, -16, -24,  //
-    0, 4, 8, 12, 16, 24, 32, 48, 0, -4, -8, -12, -16, -24, -32, -48,  //
+    0, 1, 2,  3,  4,  6,  8,  12, 0, -1, -2,  -3,  -4,  -6,  -8,  -12,  //
+    0, 2, 4,  6,  8,  12, 16, 24, 0, -2, -4,  -6,  -8,  -12, -16, -24,  //
+    0, 4, 8,  12, 16, 24, 32, 48, 0, -4, -8,  -12, -16, -24, -32, -48,  //
     0, 8, 16, 24, 32, 48, 64, 96, 0, -8, -16, -24, -32, -48, -64, -96};
 
 inline int32_t row_exponent(int byte) {
-  // Adding B's byte << 23 gives the bits of 2^(a + b - 254) / 4, the quarter because both operands are doubled.
+  // Adding B's byte << 23 gives the bits of 2^(a + b - 254) / 4, the quarter because both operands
+  // are doubled.
   return static_cast<int32_t>(static_cast<uint32_t>(byte - 129) << 23);
 }
 
@@ -78,9 +84,9 @@ inline int64_t group_end(int64_t group, int64_t blocks) {
   return end < blocks ? end : blocks;
 }
 
-// One operand's form: for each block `width` x 32 bytes and two arrays int32 [width] of constants, as the tiles read
-// them; then for each group the same two arrays; then for each group whether it is one run. For rows the arrays are
-// starts and exponents, for columns exponents and corrections.
+// One operand's form: for each block `width` x 32 bytes and two arrays int32 [width] of constants,
+// as the tiles read them; then for each group the same two arrays; then for each group whether it
+// is one run. For rows the arrays are starts and exponents, for columns exponents and corrections.
 struct Form {
   uint8_t* base;
   int width;
@@ -88,9 +94,15 @@ struct Form {
 
   int64_t block_bytes() const { return int64_t{width} * (kBlock + 8); }
   uint8_t* block(int64_t b) const { return base + b * block_bytes(); }
-  int32_t* block_constants(int64_t b) const { return reinterpret_cast<int32_t*>(block(b) + width * kBlock); }
-  int32_t* group_constants(int64_t g) const { return reinterpret_cast<int32_t*>(block(blocks)) + g * 2 * width; }
-  uint8_t* is_run() const { return reinterpret_cast<uint8_t*>(group_constants(num_groups(blocks))); }
+  int32_t* block_constants(int64_t b) const {
+    return reinterpret_cast<int32_t*>(block(b) + width * kBlock);
+  }
+  int32_t* group_constants(int64_t g) const {
+    return reinterpret_cast<int32_t*>(block(blocks)) + g * 2 * width;
+  }
+  uint8_t* is_run() const {
+    return reinterpret_cast<uint8_t*>(group_constants(num_groups(blocks)));
+  }
 };
 
 inline Form form_of(const void* form, int width, int64_t blocks) {
@@ -120,7 +132,8 @@ template <bool halving>
 inline int32_t row_start(const DecodedBlock& v) {
   const __m128i offset = _mm_set1_epi8(-128);
   if (halving) {
-    return -horizontal_sum(_mm_dpbusd_epi32(_mm_setzero_si128(), _mm_xor_si128(v.even, offset), v.odd));
+    return -horizontal_sum(
+        _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_xor_si128(v.even, offset), v.odd));
   }
   const __m128i sum = _mm_dpbusd_epi32(_mm_setzero_si128(), offset, v.even);
   return -horizontal_sum(_mm_dpbusd_epi32(sum, offset, v.odd));
@@ -142,7 +155,9 @@ void pack_rows(const RowPanel& rows, void* form) {
       for (int64_t b = first; b < last; ++b) {
         DecodedBlock v{_mm_setzero_si128(), _mm_setzero_si128()};
         const int base = run ? range.low : scales[b];
-        if (inside) v = decode_row_block(rows.codes + r * rows.codes_stride + b * kBlockBytes, scales[b] - base);
+        if (inside)
+          v = decode_row_block(rows.codes + r * rows.codes_stride + b * kBlockBytes,
+                               scales[b] - base);
         store_row_block(v, reinterpret_cast<int8_t*>(f.block(b)) + r * kBlock);
         const int32_t start = row_start<halving>(v);
         total += start;
@@ -156,7 +171,8 @@ void pack_rows(const RowPanel& rows, void* form) {
   }
 }
 
-// One panel's group: bytes at `panel` of each block, exponents, corrections; false where it is no run.
+// One panel's group: bytes at `panel` of each block, exponents, corrections; false where it is no
+// run.
 template <bool halving>
 bool decode_group(const ColumnPanel& source, int panel, int64_t g, const Form& f) {
   const int64_t first = g * kChunkBlocks, last = group_end(g, f.blocks);
@@ -174,7 +190,8 @@ bool decode_group(const ColumnPanel& source, int panel, int64_t g, const Form& f
   const __m512i table = _mm512_load_si512(kShifted);
   const __m512i offset = _mm512_set1_epi8(-128), nibble = _mm512_set1_epi8(15);
   // Copies a column's shift from its 32-bit lane to the lane's four bytes.
-  const __m512i spread = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
+  const __m512i spread =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
   __m512i total = _mm512_setzero_si512();
   for (int64_t b = first; b < last; ++b) {
     const __m128i base = run ? low : load_scales(b);
@@ -190,15 +207,18 @@ bool decode_group(const ColumnPanel& source, int panel, int64_t g, const Form& f
           _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(x, 4), nibble), select), table);
       const __m512i raised = _mm512_xor_si512(odd, offset);
       sum = _mm512_dpbusd_epi32(sum, raised, even);
-      _mm512_storeu_si512(out + (2 * d) * kTileColumns * 4, halving ? even : _mm512_xor_si512(even, offset));
+      _mm512_storeu_si512(out + (2 * d) * kTileColumns * 4,
+                          halving ? even : _mm512_xor_si512(even, offset));
       _mm512_storeu_si512(out + (2 * d + 1) * kTileColumns * 4, raised);
     }
     const __m512i correction = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
     total = _mm512_add_epi32(total, correction);
-    _mm512_storeu_si512(f.block_constants(b) + panel * kPanel, _mm512_slli_epi32(_mm512_cvtepu8_epi32(base), 23));
+    _mm512_storeu_si512(f.block_constants(b) + panel * kPanel,
+                        _mm512_slli_epi32(_mm512_cvtepu8_epi32(base), 23));
     _mm512_storeu_si512(f.block_constants(b) + kTileColumns + panel * kPanel, correction);
   }
-  _mm512_storeu_si512(f.group_constants(g) + panel * kPanel, _mm512_slli_epi32(_mm512_cvtepu8_epi32(low), 23));
+  _mm512_storeu_si512(f.group_constants(g) + panel * kPanel,
+                      _mm512_slli_epi32(_mm512_cvtepu8_epi32(low), 23));
   _mm512_storeu_si512(f.group_constants(g) + kTileColumns + panel * kPanel, total);
   return run;
 }
@@ -231,7 +251,8 @@ void decode_columns(const ColumnPanel* panels, int count, int64_t blocks, void* 
 }
 
 template <bool halving>
-void tile(const void* rows, const void* columns, int64_t blocks, int64_t first, int64_t last, float* acc) {
+void tile(const void* rows, const void* columns, int64_t blocks, int64_t first, int64_t last,
+          float* acc) {
   const Form a = form_of(rows, kRows<halving>, blocks), b = form_of(columns, kTileColumns, blocks);
   const int64_t g = first / kChunkBlocks, count = last - first;
   if (a.is_run()[g] && b.is_run()[g]) {
@@ -251,13 +272,15 @@ size_t column_form_bytes(int64_t blocks) { return form_bytes(kTileColumns, block
 
 size_t few_rows_form_bytes(int rows, int64_t blocks) { return form_bytes(rows, blocks); }
 
-// Few rows: unshifted, since B stays packed and is scaled block by block; starts for B's offset of 12.
+// Few rows: unshifted, since B stays packed and is scaled block by block; starts for B's offset
+// of 12.
 void pack_few_rows(const RowPanel& rows, void* form) {
   const Form f = form_of(form, rows.rows, rows.blocks);
   const __m128i offset = _mm_set1_epi8(kFewOffset);
   for (int r = 0; r < rows.rows; ++r) {
     for (int64_t b = 0; b < rows.blocks; ++b) {
-      const DecodedBlock v = decode_row_block(rows.codes + r * rows.codes_stride + b * kBlockBytes, 0);
+      const DecodedBlock v =
+          decode_row_block(rows.codes + r * rows.codes_stride + b * kBlockBytes, 0);
       store_row_block(v, reinterpret_cast<int8_t*>(f.block(b)) + r * kBlock);
       __m128i sum = _mm_dpbusd_epi32(_mm_setzero_si128(), offset, v.even);
       sum = _mm_dpbusd_epi32(sum, offset, v.odd);
@@ -273,7 +296,8 @@ inline __m512i broadcast32(const void* p) {
   return _mm512_set1_epi32(x);
 }
 
-// The panel's block as bytes with the offset of 12 added: q[2d] even and q[2d + 1] odd k of the d-th eight.
+// The panel's block as bytes with the offset of 12 added: q[2d] even and q[2d + 1] odd k of the
+// d-th eight.
 inline void decode_for_few(const ColumnPanel& panel, int64_t b, __m512i* q) {
   const __m512i table = _mm512_add_epi8(
       _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kShifted))),
@@ -301,7 +325,8 @@ inline __m512i row_products(const Form& f, int64_t b, int r, const __m512i* q) {
   return _mm512_add_epi32(even, odd);
 }
 
-void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, float* acc, int64_t stride) {
+void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, float* acc,
+         int64_t stride) {
   const Form f = form_of(form, rows, blocks);
   for (int r = 0; r < rows; ++r) _mm512_storeu_ps(acc + r * stride, _mm512_setzero_ps());
   __m512 single = _mm512_setzero_ps();  // the sums of the only row stay in a register
@@ -309,7 +334,9 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
     __m512i q[8];
     decode_for_few(panel, b, q);
     const __m512i exponents = _mm512_slli_epi32(
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(panel.scales + b * kPanel))), 23);
+        _mm512_cvtepu8_epi32(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel.scales + b * kPanel))),
+        23);
     for (int r = 0; r < rows; ++r) {
       const __m512 products = _mm512_cvtepi32_ps(row_products(f, b, r, q));
       const __m512 scale = _mm512_castsi512_ps(
@@ -325,11 +352,10 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
   if (rows == 1) _mm512_storeu_ps(acc, single);
 }
 
-#include "interleave_x86.inl"
-#include "weight_only_avx2.inl"
-
 #include "finish.inl"
+#include "interleave_x86.inl"
 #include "quantize_avx2.inl"
+#include "weight_only_avx2.inl"
 
 void widen(const void* x, DType dtype, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = widen_one(x, dtype, i);

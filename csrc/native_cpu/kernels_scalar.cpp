@@ -1,5 +1,5 @@
-// Plain C++ for any x86-64 (or other) processor: the same sums in 32-bit integers, left to the compiler to vectorize for
-// the baseline instruction set.
+// Plain C++ for any x86-64 (or other) processor: the same sums in 32-bit integers, left to the
+// compiler to vectorize for the baseline instruction set.
 #include "kernels.h"
 
 namespace mxgemm {
@@ -73,32 +73,41 @@ size_t column_form_bytes(int64_t blocks) {
 
 void decode_columns(const ColumnPanel* panels, int, int64_t blocks, void* form) {
   auto* values = static_cast<int16_t*>(form);
-  for (int64_t b = 0; b < blocks; ++b) decode_block(panels->codes + b * kPanelBlockBytes, values + b * kDecodedBlock);
-  __builtin_memcpy(values + blocks * kDecodedBlock, panels->scales, static_cast<size_t>(blocks) * kPanel);
+  for (int64_t b = 0; b < blocks; ++b)
+    decode_block(panels->codes + b * kPanelBlockBytes, values + b * kDecodedBlock);
+  __builtin_memcpy(values + blocks * kDecodedBlock, panels->scales,
+                   static_cast<size_t>(blocks) * kPanel);
 }
 
-// acc[16] += 2^(a + b - 256) * (row . columns): the sum is an exact integer, scaling is exact, one rounding a block.
-void add_block(const int16_t* row, int byte, const int16_t* columns, const uint8_t* scales, float* acc) {
+// acc[16] += 2^(a + b - 256) * (row . columns): the sum is an exact integer, scaling is exact, one
+// rounding a block.
+void add_block(const int16_t* row, int byte, const int16_t* columns, const uint8_t* scales,
+               float* acc) {
   int32_t sum[kPanel] = {};
   for (int k = 0; k < kBlock; ++k) {
-    for (int c = 0; c < kPanel; ++c) sum[c] += static_cast<int32_t>(row[k]) * columns[k * kPanel + c];
+    for (int c = 0; c < kPanel; ++c)
+      sum[c] += static_cast<int32_t>(row[k]) * columns[k * kPanel + c];
   }
-  for (int c = 0; c < kPanel; ++c) acc[c] += static_cast<float>(sum[c]) * power(byte + scales[c] - 129);
+  for (int c = 0; c < kPanel; ++c)
+    acc[c] += static_cast<float>(sum[c]) * power(byte + scales[c] - 129);
 }
 
-void tile(const void* rows, const void* columns, int64_t blocks, int64_t first, int64_t last, float* acc) {
+void tile(const void* rows, const void* columns, int64_t blocks, int64_t first, int64_t last,
+          float* acc) {
   const RowForm f = row_form(const_cast<void*>(rows), kRows, blocks);
   const auto* values = static_cast<const int16_t*>(columns);
   const auto* scales = reinterpret_cast<const uint8_t*>(values + blocks * kDecodedBlock);
   for (int64_t b = first; b < last; ++b) {
     for (int r = 0; r < kRows; ++r) {
       const int64_t i = b * kRows + r;
-      add_block(f.values + i * kBlock, f.bytes[i], values + b * kDecodedBlock, scales + b * kPanel, acc + r * kPanel);
+      add_block(f.values + i * kBlock, f.bytes[i], values + b * kDecodedBlock, scales + b * kPanel,
+                acc + r * kPanel);
     }
   }
 }
 
-void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, float* acc, int64_t stride) {
+void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, float* acc,
+         int64_t stride) {
   const RowForm f = row_form(const_cast<void*>(form), rows, blocks);
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < kPanel; ++c) acc[r * stride + c] = 0;
@@ -108,7 +117,8 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
     decode_block(panel.codes + b * kPanelBlockBytes, decoded);
     for (int r = 0; r < rows; ++r) {
       const int64_t i = b * rows + r;
-      add_block(f.values + i * kBlock, f.bytes[i], decoded, panel.scales + b * kPanel, acc + r * stride);
+      add_block(f.values + i * kBlock, f.bytes[i], decoded, panel.scales + b * kPanel,
+                acc + r * stride);
     }
   }
 }
@@ -128,7 +138,8 @@ void interleave(const uint8_t* codes, int64_t stride, int count, int64_t blocks,
   }
 }
 
-void weight_only(const float* x, int rows, const ColumnPanel& panel, int64_t blocks, float* acc, int64_t stride) {
+void weight_only(const float* x, int rows, const ColumnPanel& panel, int64_t blocks, float* acc,
+                 int64_t stride) {
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < kPanel; ++c) acc[r * stride + c] = 0;
   }

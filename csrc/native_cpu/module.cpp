@@ -1,5 +1,6 @@
-// The Python module mxgemm._native_cpu. Tensors come as addresses with strides: the Python side has checked their shapes,
-// dtypes and devices, and a call on one row must not spend its time on conversions.
+// The Python module mxgemm._native_cpu. Tensors come as addresses with strides: the Python side has
+// checked their shapes, dtypes and devices, and a call on one row must not spend its time on
+// conversions.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -24,7 +25,8 @@ T* pointer(nb::handle address) {
 
 // (codes address, row stride in bytes, scales address, row stride in bytes)
 Matrix matrix(const nb::tuple& t) {
-  return {pointer<const uint8_t>(t[0]), pointer<const uint8_t>(t[2]), nb::cast<int64_t>(t[1]), nb::cast<int64_t>(t[3])};
+  return {pointer<const uint8_t>(t[0]), pointer<const uint8_t>(t[2]), nb::cast<int64_t>(t[1]),
+          nb::cast<int64_t>(t[3])};
 }
 
 // (address, row stride in elements, dtype) or None
@@ -34,8 +36,8 @@ Plane plane(nb::handle h) {
   return {pointer<void>(t[0]), nb::cast<int64_t>(t[1]), static_cast<DType>(nb::cast<int>(t[2]))};
 }
 
-Epilogue make_epilogue(double alpha, double beta, int activation, int dact, nb::handle out, nb::handle bias, nb::handle c,
-                       nb::handle aux_out, nb::handle aux_in) {
+Epilogue make_epilogue(double alpha, double beta, int activation, int dact, nb::handle out,
+                       nb::handle bias, nb::handle c, nb::handle aux_out, nb::handle aux_in) {
   Epilogue e;
   e.alpha = alpha;
   e.beta = beta;
@@ -49,9 +51,10 @@ Epilogue make_epilogue(double alpha, double beta, int activation, int dact, nb::
   return e;
 }
 
-void call_gemm(const Kernels& kernels, int64_t m, int64_t n, int64_t blocks, const nb::tuple& a, nb::handle b,
-               nb::handle out, double alpha, double beta, int activation, int dact, nb::handle bias, nb::handle c,
-               nb::handle aux_out, nb::handle aux_in, uintptr_t bias_grad, int threads, int path) {
+void call_gemm(const Kernels& kernels, int64_t m, int64_t n, int64_t blocks, const nb::tuple& a,
+               nb::handle b, nb::handle out, double alpha, double beta, int activation, int dact,
+               nb::handle bias, nb::handle c, nb::handle aux_out, nb::handle aux_in,
+               uintptr_t bias_grad, int threads, int path) {
   GemmCall call{};
   call.m = m;
   call.n = n;
@@ -71,19 +74,24 @@ void call_gemm(const Kernels& kernels, int64_t m, int64_t n, int64_t blocks, con
 }
 
 void call_weight_only(const Kernels& kernels, int64_t m, int64_t n, int64_t blocks, nb::handle x,
-                      const PreparedColumns& b, nb::handle out, double alpha, double beta, int activation,
-                      nb::handle bias, nb::handle c, int threads) {
+                      const PreparedColumns& b, nb::handle out, double alpha, double beta,
+                      int activation, nb::handle bias, nb::handle c, int threads) {
   const Plane rows = plane(x);
-  const WeightOnlyCall call{m, n, blocks, rows.data, rows.stride, rows.dtype, &b,
-                            make_epilogue(alpha, beta, activation, 0, out, bias, c, nb::none(), nb::none()), threads};
+  const WeightOnlyCall call{
+      m,           n,
+      blocks,      rows.data,
+      rows.stride, rows.dtype,
+      &b,          make_epilogue(alpha, beta, activation, 0, out, bias, c, nb::none(), nb::none()),
+      threads};
   const nb::gil_scoped_release release;
   weight_only_gemm(kernels, call);
 }
 
-// x: (address, row stride, column stride, dtype); options: (rounding bias or -1, stochastic, seed, rotation size,
-// rotation signs, 2-D blocks, prescale)
-QuantizeCall quantize_call(const nb::tuple& x, int64_t rows, int64_t k, int64_t stored_k, const nb::tuple& options,
-                           uint32_t stream, uintptr_t codes, uintptr_t scales) {
+// x: (address, row stride, column stride, dtype); options: (rounding bias or -1, stochastic, seed,
+// rotation size, rotation signs, 2-D blocks, prescale)
+QuantizeCall quantize_call(const nb::tuple& x, int64_t rows, int64_t k, int64_t stored_k,
+                           const nb::tuple& options, uint32_t stream, uintptr_t codes,
+                           uintptr_t scales) {
   QuantizeCall q{};
   q.x = pointer<const void>(x[0]);
   q.row_stride = nb::cast<int64_t>(x[1]);
@@ -111,8 +119,10 @@ QuantizeCall quantize_call(const nb::tuple& x, int64_t rows, int64_t k, int64_t 
 NB_MODULE(_native_cpu, m) {
   using namespace mxgemm;
   m.doc() = "MXFP4 GEMM and quantization on the CPU; called by mxgemm's Python code only.";
-  m.def("available_isas", &available_isas, "Instruction sets that this processor and build have, best first.");
-  m.def("thread_provider", &thread_provider, "The file of the OpenMP runtime whose threads are used, or std::thread.");
+  m.def("available_isas", &available_isas,
+        "Instruction sets that this processor and build have, best first.");
+  m.def("thread_provider", &thread_provider,
+        "The file of the OpenMP runtime whose threads are used, or std::thread.");
 
   nb::class_<Kernels>(m, "Kernels", "The functions of one instruction set.")
       .def_ro("isa", &Kernels::isa)
@@ -136,29 +146,33 @@ NB_MODULE(_native_cpu, m) {
       },
       "Prepares a canonical B [n, blocks * 32].");
 
-  m.def("gemm", &call_gemm, "D = epilogue(A @ B.T); b is a PreparedColumns or a tuple like a.", nb::arg(), nb::arg(),
-        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
-  m.def("weight_only", &call_weight_only, "D = epilogue(x @ B.T) with x in FP32, BF16 or FP16.", nb::arg(), nb::arg(),
-        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-        nb::arg().none(), nb::arg());
+  m.def("gemm", &call_gemm, "D = epilogue(A @ B.T); b is a PreparedColumns or a tuple like a.",
+        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+  m.def("weight_only", &call_weight_only, "D = epilogue(x @ B.T) with x in FP32, BF16 or FP16.",
+        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg());
 
   m.def(
       "quantize",
-      [](const Kernels& kernels, const nb::tuple& x, int64_t rows, int64_t k, int64_t stored_k, const nb::tuple& options,
-         uint32_t stream, uintptr_t codes, uintptr_t scales, int threads) {
-        const QuantizeCall call = quantize_call(x, rows, k, stored_k, options, stream, codes, scales);
+      [](const Kernels& kernels, const nb::tuple& x, int64_t rows, int64_t k, int64_t stored_k,
+         const nb::tuple& options, uint32_t stream, uintptr_t codes, uintptr_t scales,
+         int threads) {
+        const QuantizeCall call =
+            quantize_call(x, rows, k, stored_k, options, stream, codes, scales);
         const nb::gil_scoped_release release;
         quantize(kernels, call, threads);
       },
       "Quantizes x [rows, k] along k.");
   m.def(
       "quantize_pair",
-      [](const Kernels& kernels, const nb::tuple& x, int64_t rows, int64_t k, int64_t stored_k, int64_t stored_rows,
-         const nb::tuple& options, uintptr_t codes, uintptr_t scales, uintptr_t codes_m, uintptr_t scales_m,
-         int threads) {
+      [](const Kernels& kernels, const nb::tuple& x, int64_t rows, int64_t k, int64_t stored_k,
+         int64_t stored_rows, const nb::tuple& options, uintptr_t codes, uintptr_t scales,
+         uintptr_t codes_m, uintptr_t scales_m, int threads) {
         const QuantizeCall along_k = quantize_call(x, rows, k, stored_k, options, 0, codes, scales);
-        QuantizeCall along_m = quantize_call(x, k, rows, stored_rows, options, 1, codes_m, scales_m);
+        QuantizeCall along_m =
+            quantize_call(x, k, rows, stored_rows, options, 1, codes_m, scales_m);
         std::swap(along_m.row_stride, along_m.column_stride);
         const nb::gil_scoped_release release;
         quantize_pair(kernels, along_k, along_m, threads);

@@ -14,7 +14,8 @@
 namespace mxgemm {
 namespace {
 
-// The entry point that every OpenMP runtime for GCC-compiled code exports (libgomp, libomp and libiomp5 alike).
+// The entry point that every OpenMP runtime for GCC-compiled code exports (libgomp, libomp and
+// libiomp5 alike).
 using GompParallel = void (*)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
 
 struct Runtime {
@@ -38,8 +39,8 @@ int consider(dl_phdr_info* info, size_t, void* found) {
   return 0;
 }
 
-// Two pools of threads that spin while they wait would fight for the cores, so we join the pool of the OpenMP
-// runtime that torch has loaded instead of linking one of our own.
+// Two pools of threads that spin while they wait would fight for the cores, so we join the pool of
+// the OpenMP runtime that torch has loaded instead of linking one of our own.
 Runtime find_runtime() {
   Runtime runtime;
   std::string path;

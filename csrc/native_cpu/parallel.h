@@ -4,7 +4,8 @@
 
 namespace mxgemm {
 
-// A task: its number and the slot (0 .. threads - 1) of the thread that runs it, for scratch memory.
+// A task: its number and the slot (0 .. threads - 1) of the thread that runs it, for scratch
+// memory.
 using Task = void (*)(void* context, int64_t task, int slot);
 
 // Runs tasks 0 .. count - 1, each once, on at most `threads` threads; returns when all are done.

@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kTaskElements = int64_t{1} << 18;  // about a core's cache
 
 bool is_plain(const QuantizeCall& call) {
-  return call.dtype == DType::kBFloat16 && call.rounding_bias != kSearch && !call.stochastic && !call.rotation_size &&
-         !call.block_2d && call.prescale == 1.0f;
+  return call.dtype == DType::kBFloat16 && call.rounding_bias != kSearch && !call.stochastic &&
+         !call.rotation_size && !call.block_2d && call.prescale == 1.0f;
 }
 
 void quantize_strips(const Kernels& kernels, const QuantizeCall& call, int threads) {
@@ -23,7 +23,8 @@ void quantize_strips(const Kernels& kernels, const QuantizeCall& call, int threa
   const int64_t pieces = (call.stored_k + piece - 1) / piece;
   parallel_for(strips * pieces, threads, [&](int64_t task, int) {
     const int64_t first = task / pieces * kStripRows, k = task % pieces * piece;
-    kernels.quantize.strip(call, first, static_cast<int>(std::min<int64_t>(kStripRows, call.rows - first)), k,
+    kernels.quantize.strip(call, first,
+                           static_cast<int>(std::min<int64_t>(kStripRows, call.rows - first)), k,
                            std::min(k + piece, call.stored_k));
   });
 }
@@ -31,7 +32,8 @@ void quantize_strips(const Kernels& kernels, const QuantizeCall& call, int threa
 }  // namespace
 
 void quantize(const Kernels& kernels, const QuantizeCall& call, int threads) {
-  const bool fast = kernels.quantize.fast_rows && is_plain(call) && call.column_stride == 1 && call.k == call.stored_k;
+  const bool fast = kernels.quantize.fast_rows && is_plain(call) && call.column_stride == 1 &&
+                    call.k == call.stored_k;
   if (!fast) return quantize_strips(kernels, call, threads);
   const int64_t rows = std::max<int64_t>(1, kTaskElements / call.k);
   parallel_for((call.rows + rows - 1) / rows, threads, [&](int64_t task, int) {
@@ -39,7 +41,8 @@ void quantize(const Kernels& kernels, const QuantizeCall& call, int threads) {
   });
 }
 
-void quantize_pair(const Kernels& kernels, const QuantizeCall& along_k, const QuantizeCall& along_m, int threads) {
+void quantize_pair(const Kernels& kernels, const QuantizeCall& along_k, const QuantizeCall& along_m,
+                   int threads) {
   const bool fast = kernels.quantize.fast_pair && is_plain(along_k) && is_plain(along_m) &&
                     along_k.column_stride == 1 && along_k.k == along_k.stored_k;
   if (!fast) {
@@ -57,9 +60,12 @@ void quantize_pair(const Kernels& kernels, const QuantizeCall& along_k, const Qu
     }
     if (last < rows) return;
     // The last rows may fill no block along M, which ends in zeros.
-    if (whole < rows) kernels.quantize.strip(along_k, whole, static_cast<int>(rows - whole), 0, along_k.stored_k);
-    for (int64_t column = 0; column < along_m.rows && whole < along_m.stored_k; column += kStripRows) {
-      kernels.quantize.strip(along_m, column, static_cast<int>(std::min<int64_t>(kStripRows, along_m.rows - column)),
+    if (whole < rows)
+      kernels.quantize.strip(along_k, whole, static_cast<int>(rows - whole), 0, along_k.stored_k);
+    for (int64_t column = 0; column < along_m.rows && whole < along_m.stored_k;
+         column += kStripRows) {
+      kernels.quantize.strip(along_m, column,
+                             static_cast<int>(std::min<int64_t>(kStripRows, along_m.rows - column)),
                              whole, along_m.stored_k);
     }
   });

@@ -1,9 +1,11 @@
-// The bfloat16 quantizer on 16-bit lanes, for units with AVX2. Included inside an anonymous namespace.
+// The bfloat16 quantizer on 16-bit lanes, for units with AVX2. Included inside an anonymous
+// namespace.
 //
-// Subtracting the scale's exponent from the bits of |x| divides by the scale. We subtract 3 less than the byte, so that
-// what is left of a finite block is small and nonnegative: 1.0 becomes 3 << 7. What saturates at zero is below a
-// quarter of the scale and rounds to zero, subnormals included, as long as the byte is at least 3. Blocks whose byte is
-// smaller, or that hold NaN, Inf or only zeros, go the general way.
+// Subtracting the scale's exponent from the bits of |x| divides by the scale. We subtract 3 less
+// than the byte, so that what is left of a finite block is small and nonnegative: 1.0 becomes 3
+// << 7. What saturates at zero is below a quarter of the scale and rounds to zero, subnormals
+// included, as long as the byte is at least 3. Blocks whose byte is smaller, or that hold NaN, Inf
+// or only zeros, go the general way.
 
 #include "quantize_strip.inl"
 
@@ -58,7 +60,8 @@ inline __m256i encode_block16(const Block& block, int byte) {
 
 // A block's scale byte, or -1 where it must go the general way.
 inline int fast_byte(const Block& block, int bias) {
-  const unsigned amax = horizontal_max(_mm256_max_epu16(magnitudes(block.low), magnitudes(block.high)));
+  const unsigned amax =
+      horizontal_max(_mm256_max_epu16(magnitudes(block.low), magnitudes(block.high)));
   const int byte = static_cast<int>((amax + static_cast<unsigned>(bias)) >> 7) - 2;
   return amax >= kInfinityBits || byte < kLeastFastByte ? -1 : byte;
 }
@@ -66,8 +69,8 @@ inline int fast_byte(const Block& block, int bias) {
 void fast_rows(const QuantizeCall& q, int64_t first, int64_t last) {
   const int bias = q.rounding_bias >> 16;
   const int64_t blocks = q.k / kBlock;
-  const bool streams = q.rows * q.k >= (int64_t{1} << 22) && reinterpret_cast<uintptr_t>(q.codes) % 32 == 0 &&
-                       q.k % (2 * kBlock) == 0;
+  const bool streams = q.rows * q.k >= (int64_t{1} << 22) &&
+                       reinterpret_cast<uintptr_t>(q.codes) % 32 == 0 && q.k % (2 * kBlock) == 0;
   // 16-bit packing works within 128-bit lanes; this puts the bytes of two blocks in order.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   for (int64_t r = first; r < last; ++r) {
@@ -127,14 +130,16 @@ inline void transpose16(__m128i* row) {
   }
 }
 
-// The codes of a strip along M, gathered so that they are written as whole cache lines: [column][strip rows / 2].
+// The codes of a strip along M, gathered so that they are written as whole cache lines:
+// [column][strip rows / 2].
 struct PairLines {
   alignas(64) uint8_t along_m[kBlock][kPairStripRows / 2];
 };
 
-// One 32 x 16 half of a tile along M: scales from the columns' maxima, codes transposed. False where a column must go
-// the general way.
-inline bool encode_columns(const uint16_t* x, int64_t stride, int bias, uint8_t* scale_bytes, uint8_t* lines) {
+// One 32 x 16 half of a tile along M: scales from the columns' maxima, codes transposed. False
+// where a column must go the general way.
+inline bool encode_columns(const uint16_t* x, int64_t stride, int bias, uint8_t* scale_bytes,
+                           uint8_t* lines) {
   __m256i row[kBlock], amax = _mm256_setzero_si256();
   for (int r = 0; r < kBlock; ++r) {
     row[r] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + r * stride));
@@ -153,18 +158,21 @@ inline bool encode_columns(const uint16_t* x, int64_t stride, int bias, uint8_t*
   for (int r = 0; r < kBlock; r += 2) {
     const __m256i bytes = _mm256_or_si256(encode16(row[r], reduction),
                                           _mm256_slli_epi16(encode16(row[r + 1], reduction), 4));
-    pair[r / 2] = _mm_packus_epi16(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+    pair[r / 2] =
+        _mm_packus_epi16(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
   }
   transpose16(pair);
   for (int c = 0; c < 16; ++c) {
     _mm_store_si128(reinterpret_cast<__m128i*>(lines + c * (kPairStripRows / 2)), pair[c]);
   }
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(scale_bytes),
-                   _mm_packus_epi16(_mm256_castsi256_si128(byte), _mm256_extracti128_si256(byte, 1)));
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(scale_bytes),
+      _mm_packus_epi16(_mm256_castsi256_si128(byte), _mm256_extracti128_si256(byte, 1)));
   return true;
 }
 
-// Copies a 32 x 32 tile so that a power-of-two row stride does not put all its rows into one set of the cache.
+// Copies a 32 x 32 tile so that a power-of-two row stride does not put all its rows into one set of
+// the cache.
 inline void copy_tile(const uint16_t* x, int64_t stride, uint16_t* tile) {
   for (int r = 0; r < kBlock; ++r) {
     const Block row = load_block(x + r * stride);
@@ -173,7 +181,8 @@ inline void copy_tile(const uint16_t* x, int64_t stride, uint16_t* tile) {
   }
 }
 
-void pair_tile(const QuantizeCall& q, const QuantizeCall& qt, int64_t first, int m, int64_t k, PairLines* lines) {
+void pair_tile(const QuantizeCall& q, const QuantizeCall& qt, int64_t first, int m, int64_t k,
+               PairLines* lines) {
   alignas(64) uint16_t tile[kBlock * kBlock];
   copy_tile(static_cast<const uint16_t*>(q.x) + (first + m) * q.row_stride + k, q.row_stride, tile);
   const int bias = q.rounding_bias >> 16;
@@ -184,11 +193,13 @@ void pair_tile(const QuantizeCall& q, const QuantizeCall& qt, int64_t first, int
     fast = encode_columns(tile + half, kBlock, bias, bytes + half, &lines->along_m[half][m / 2]);
   }
   if (fast) {
-    for (int c = 0; c < kBlock; ++c) qt.scales[(k + c) * blocks_m + (first + m) / kBlock] = bytes[c];
+    for (int c = 0; c < kBlock; ++c)
+      qt.scales[(k + c) * blocks_m + (first + m) / kBlock] = bytes[c];
   } else {
     quantize_strip(qt, k, kBlock, first + m, first + m + kBlock);
     for (int c = 0; c < kBlock; ++c) {
-      __builtin_memcpy(&lines->along_m[c][m / 2], qt.codes + ((k + c) * qt.stored_k + first + m) / 2, kBlockBytes);
+      __builtin_memcpy(&lines->along_m[c][m / 2],
+                       qt.codes + ((k + c) * qt.stored_k + first + m) / 2, kBlockBytes);
     }
   }
   for (int r = 0; r < kBlock; ++r) {

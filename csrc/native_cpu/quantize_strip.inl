@@ -1,6 +1,6 @@
-// The quantizer for everything: any dtype, strides, scale rule, rounding, rotation, 1-D and 2-D blocks. Plain loops over
-// fixed lengths, so that the compiler vectorizes them. Included inside an anonymous namespace by each unit, after
-// float_formats.inl.
+// The quantizer for everything: any dtype, strides, scale rule, rounding, rotation, 1-D and 2-D
+// blocks. Plain loops over fixed lengths, so that the compiler vectorizes them. Included inside an
+// anonymous namespace by each unit, after float_formats.inl.
 
 constexpr int kPeriod = 64;  // columns worked on at once: whole blocks and whole rotations
 
@@ -90,13 +90,16 @@ inline int closed_byte(uint32_t amax, int32_t bias) {
 }
 
 // 2^(127 - byte), byte <= 254.
-inline float inverse_scale(int byte) { return byte == 254 ? 0x1p-127f : float_of(static_cast<uint32_t>(254 - byte) << 23); }
+inline float inverse_scale(int byte) {
+  return byte == 254 ? 0x1p-127f : float_of(static_cast<uint32_t>(254 - byte) << 23);
+}
 
 // Nearest magnitude code, ties to even, saturating.
 inline int nearest_code(float y) {
   const uint32_t bits = bits_of(y) & 0x7FFFFFFF;
   const float size = float_of(bits);
-  // From 1 on, keep one bit of the mantissa; below, codes count halves, which the addition rounds to.
+  // From 1 on, keep one bit of the mantissa; below, codes count halves, which the addition rounds
+  // to.
   const int big = static_cast<int>((bits + 0x1FFFFF + ((bits >> 22) & 1)) >> 22) - 252;
   const int small = static_cast<int>(bits_of(size * 2 + 0x1p23f) & 0xFF);
   const int code = size < 1.0f ? small : big;
@@ -143,16 +146,20 @@ int scale_byte(const QuantizeCall& q, const float* const* rows, int num_rows) {
   }
   if (amax >= 0x7F800000) return kScaleNaN;
   if (amax == 0) return kScaleOne;
-  return q.rounding_bias == kSearch ? search_byte(rows, num_rows, amax) : closed_byte(amax, q.rounding_bias);
+  return q.rounding_bias == kSearch ? search_byte(rows, num_rows, amax)
+                                    : closed_byte(amax, q.rounding_bias);
 }
 
-// Philox4x32-10 (Salmon et al., SC 2011): the four words of counter (index, stream, 0) under the key `seed`.
+// Philox4x32-10 (Salmon et al., SC 2011): the four words of counter (index, stream, 0) under the
+// key `seed`.
 inline void philox(uint64_t seed, uint32_t stream, uint64_t index, uint32_t* words) {
-  uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32), c2 = stream, c3 = 0;
+  uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32), c2 = stream,
+           c3 = 0;
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53} * c0, p1 = uint64_t{0xCD9E8D57} * c2;
-    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0, n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0,
+                   n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
     c1 = static_cast<uint32_t>(p1);
     c3 = static_cast<uint32_t>(p0);
     c0 = n0;
@@ -177,7 +184,8 @@ inline int stochastic_code(float y, uint32_t word) {
   return low + (static_cast<double>(word) < threshold && low < 7);
 }
 
-void encode_block(const QuantizeCall& q, const float* x, int byte, int64_t element, uint8_t* codes) {
+void encode_block(const QuantizeCall& q, const float* x, int byte, int64_t element,
+                  uint8_t* codes) {
   if (byte == kScaleNaN) {
     for (int i = 0; i < kBlockBytes; ++i) codes[i] = 0;
     return;
@@ -199,10 +207,12 @@ void encode_block(const QuantizeCall& q, const float* x, int byte, int64_t eleme
     for (int i = 0; i < kBlock; ++i) code[i] = nearest_code(y[i]);
   }
   for (int i = 0; i < kBlock; ++i) code[i] |= static_cast<int32_t>(bits_of(y[i]) >> 28 & 8);
-  for (int i = 0; i < kBlockBytes; ++i) codes[i] = static_cast<uint8_t>(code[2 * i] | code[2 * i + 1] << 4);
+  for (int i = 0; i < kBlockBytes; ++i)
+    codes[i] = static_cast<uint8_t>(code[2 * i] | code[2 * i + 1] << 4);
 }
 
-void quantize_tile(const QuantizeCall& q, const Tile& tile, int64_t row, int rows, int64_t k, int columns) {
+void quantize_tile(const QuantizeCall& q, const Tile& tile, int64_t row, int rows, int64_t k,
+                   int columns) {
   const int64_t blocks = q.stored_k / kBlock;
   for (int c = 0; c < columns; c += kBlock) {
     const float* block_rows[kStripRows];
@@ -217,7 +227,8 @@ void quantize_tile(const QuantizeCall& q, const Tile& tile, int64_t row, int row
   }
 }
 
-void quantize_strip(const QuantizeCall& q, int64_t first, int count, int64_t k_begin, int64_t k_end) {
+void quantize_strip(const QuantizeCall& q, int64_t first, int count, int64_t k_begin,
+                    int64_t k_end) {
   Tile tile;
   for (int64_t k = k_begin; k < k_end; k += kPeriod) {
     const int columns = k_end - k < kPeriod ? static_cast<int>(k_end - k) : kPeriod;

@@ -12,10 +12,30 @@ bool is_zero(const uint8_t* codes) {
   return ((low | high) & 0x7777777777777777u) == 0;
 }
 
+// Where no byte is NaN, all lie close together and far from FP32's limits, a zero block's own byte
+// does no harm, and nothing needs to be looked at.
+constexpr int kHarmlessSpread = 2;
+constexpr int kHarmlessLow = 70, kHarmlessHigh = 180;
+
+ScaleRange range_of(const uint8_t* scales, int64_t blocks) {
+  uint8_t low = 255, high = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    low = scales[b] < low ? scales[b] : low;
+    high = scales[b] > high ? scales[b] : high;
+  }
+  return {low, high};
+}
+
 }  // namespace
 
-RowScales effective_scales(const uint8_t* codes, const uint8_t* scales, int64_t blocks, uint8_t* out,
-                           int64_t out_stride) {
+RowScales effective_scales(const uint8_t* codes, const uint8_t* scales, int64_t blocks,
+                           uint8_t* out, int64_t out_stride) {
+  const ScaleRange range = range_of(scales, blocks);
+  if (range.high - range.low <= kHarmlessSpread && range.low >= kHarmlessLow &&
+      range.high <= kHarmlessHigh) {
+    for (int64_t b = 0; b < blocks; ++b) out[b * out_stride] = scales[b];
+    return {range, false};
+  }
   RowScales row{{kScaleOne, kScaleOne}, false};
   int64_t first = 0;  // first block that counts
   for (; first < blocks; ++first) {

@@ -15,7 +15,9 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // Vector loads may read up to this much past the last element.
 constexpr size_t kSlack = 64;
 
-size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 struct Pool {
   std::mutex mutex;

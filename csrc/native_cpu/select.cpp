@@ -11,12 +11,13 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Zen 4 and later: two pipes multiply bytes while two others add them, so that the inner product which halves the
-// multiplications wins. Where both share the same ports (Intel), it loses.
+// Zen 4 and later: two pipes multiply bytes while two others add them, so that the inner product
+// which halves the multiplications wins. Where both share the same ports (Intel), it loses.
 bool halves_multiplies() {
   unsigned eax, ebx, ecx, edx;
   if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx)) return false;
-  if (ebx != signature_AMD_ebx || ecx != signature_AMD_ecx || edx != signature_AMD_edx) return false;
+  if (ebx != signature_AMD_ebx || ecx != signature_AMD_ecx || edx != signature_AMD_edx)
+    return false;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
   unsigned family = (eax >> 8) & 15;
   if (family == 15) family += (eax >> 20) & 255;
@@ -24,7 +25,8 @@ bool halves_multiplies() {
 }
 
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
 }
 
 bool has_avx512_vnni() {
@@ -62,7 +64,8 @@ const Kernels& select_kernels(const std::string& isa) {
     if (isa.empty() || isa == kernels->isa) return *kernels;
     known += (known.empty() ? "" : ", ") + std::string(kernels->isa);
   }
-  throw std::invalid_argument("native_cpu instruction set: must be one of " + known + " on this processor, got '" + isa +
+  throw std::invalid_argument("native_cpu instruction set: must be one of " + known +
+                              " on this processor, got '" + isa +
                               "'; set MXGEMM_CPU_ISA to one of them or leave it empty");
 }
 

@@ -1,5 +1,5 @@
-// Checks every instruction set of this processor on random problems against a plain FP64 evaluation, without Python: for
-// sanitizers, emulators and machines that have only a C++ compiler.
+// Checks every instruction set of this processor on random problems against a plain FP64
+// evaluation, without Python: for sanitizers, emulators and machines that have only a C++ compiler.
 //
 //   selfcheck [problems] [seed]      exits with 1 and a description at the first wrong result
 #include <algorithm>
@@ -40,7 +40,8 @@ struct Operand {
 
 enum class Scales { kRegular, kSpread, kShifted, kAny };
 
-// Codes up to a magnitude and scales of which sums stay exact where `kind` is regular, spread or shifted.
+// Codes up to a magnitude and scales of which sums stay exact where `kind` is regular, spread or
+// shifted.
 Operand make_operand(int64_t rows, int64_t blocks, int magnitudes, int spread, Scales kind) {
   Operand o{rows, blocks, blocks * kBlockBytes + below(3), blocks + below(3), {}, {}};
   o.codes.resize(static_cast<size_t>(rows * o.codes_stride));
@@ -55,7 +56,8 @@ Operand make_operand(int64_t rows, int64_t blocks, int magnitudes, int spread, S
       int byte = base + (spread ? below(spread + 1) : 0);
       if (kind == Scales::kAny) byte = 107 + below(41);
       if (below(40) == 0) {
-        std::memset(&o.codes[r * o.codes_stride + b * kBlockBytes], below(2) ? 0x88 : 0, kBlockBytes);
+        std::memset(&o.codes[r * o.codes_stride + b * kBlockBytes], below(2) ? 0x88 : 0,
+                    kBlockBytes);
         byte = below(255);
       }
       o.scales[r * o.scales_stride + b] = static_cast<uint8_t>(byte);
@@ -79,9 +81,11 @@ Problem make_problem() {
   const int magnitudes = kind == Scales::kRegular ? 8 : 2 + below(6);
   // 24 bits hold 4 max^2 K 2^spread.
   const double largest = kValue[magnitudes - 1];
-  const int spread = static_cast<int>(std::floor(24 - std::log2(4 * largest * largest * 32.0 * static_cast<double>(blocks))));
+  const int spread = static_cast<int>(
+      std::floor(24 - std::log2(4 * largest * largest * 32.0 * static_cast<double>(blocks))));
   Problem p{{}, {}, kind != Scales::kAny, {}, {}};
-  const int of_a = kind == Scales::kRegular ? 0 : spread / 2, of_b = kind == Scales::kRegular ? 0 : spread - spread / 2;
+  const int of_a = kind == Scales::kRegular ? 0 : spread / 2,
+            of_b = kind == Scales::kRegular ? 0 : spread - spread / 2;
   p.a = make_operand(m, blocks, magnitudes, of_a, kind);
   p.b = make_operand(n, blocks, magnitudes, of_b, kind);
   p.product.assign(static_cast<size_t>(m * n), 0);
@@ -107,15 +111,18 @@ Problem make_problem() {
   return p;
 }
 
-[[noreturn]] void fail(const Kernels& kernels, const Problem& p, const std::string& what, int64_t index, double got,
-                       double right) {
-  std::printf("FAILED %s (%s) m=%ld n=%ld blocks=%ld: %s at %ld: got %.9g (%a), right %.9g (%a)\n", kernels.isa,
-              kernels.tile_name, static_cast<long>(p.a.rows), static_cast<long>(p.b.rows),
-              static_cast<long>(p.a.blocks), what.c_str(), static_cast<long>(index), got, got, right, right);
+[[noreturn]] void fail(const Kernels& kernels, const Problem& p, const std::string& what,
+                       int64_t index, double got, double right) {
+  std::printf("FAILED %s (%s) m=%ld n=%ld blocks=%ld: %s at %ld: got %.9g (%a), right %.9g (%a)\n",
+              kernels.isa, kernels.tile_name, static_cast<long>(p.a.rows),
+              static_cast<long>(p.b.rows), static_cast<long>(p.a.blocks), what.c_str(),
+              static_cast<long>(index), got, got, right, right);
   std::exit(1);
 }
 
-bool same(float got, float right) { return std::memcmp(&got, &right, 4) == 0 || (std::isnan(got) && std::isnan(right)); }
+bool same(float got, float right) {
+  return std::memcmp(&got, &right, 4) == 0 || (std::isnan(got) && std::isnan(right));
+}
 
 void check_product(const Kernels& kernels, const Problem& p, Path path, bool prepare, int threads) {
   const int64_t m = p.a.rows, n = p.b.rows, stride = n + below(3);
@@ -142,12 +149,14 @@ void check_product(const Kernels& kernels, const Problem& p, Path path, bool pre
     const auto right = static_cast<float>(p.product[i]);
     const bool good = p.exact || path == Path::kWide || std::isnan(right)
                           ? same(got, right) || (right == 0 && got == 0)
-                          : std::fabs(got - p.product[i]) <= 1.01 * gamma * p.magnitude[i] + std::fabs(right) * 0x1p-24;
+                          : std::fabs(got - p.product[i]) <=
+                                1.01 * gamma * p.magnitude[i] + std::fabs(right) * 0x1p-24;
     if (!good) fail(kernels, p, "path " + std::to_string(static_cast<int>(path)), i, got, right);
   }
   for (int64_t r = 0; r < m; ++r) {
     for (int64_t c = n; c < stride; ++c) {
-      if (out[r * stride + c] != 12345.0f) fail(kernels, p, "written past the row", r, out[r * stride + c], 12345.0);
+      if (out[r * stride + c] != 12345.0f)
+        fail(kernels, p, "written past the row", r, out[r * stride + c], 12345.0);
     }
   }
 }
@@ -170,7 +179,8 @@ Through epilogue_of(const Epilogue& e, double product, double bias, double c, do
   const auto slope = [](Activation activation, double x) {
     if (activation == Activation::kRelu) return x > 0 ? 1.0 : 0.0;
     if (activation == Activation::kGelu) {
-      return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
+      return 0.5 * std::erfc(-x / std::sqrt(2.0)) +
+             x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
     }
     const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
@@ -182,8 +192,8 @@ Through epilogue_of(const Epilogue& e, double product, double bias, double c, do
 void check_epilogue(const Kernels& kernels, const Problem& p, int threads) {
   const int64_t m = p.a.rows, n = p.b.rows;
   const auto count = static_cast<size_t>(m * n);
-  std::vector<float> out(count), c(count), aux_in(count), aux_out(count), bias(static_cast<size_t>(n)),
-      bias_grad(static_cast<size_t>(n));
+  std::vector<float> out(count), c(count), aux_in(count), aux_out(count),
+      bias(static_cast<size_t>(n)), bias_grad(static_cast<size_t>(n));
   for (auto* values : {&c, &aux_in, &bias}) {
     for (auto& value : *values) value = static_cast<float>(below(2001) - 1000) / 256;
   }
@@ -213,8 +223,10 @@ void check_epilogue(const Kernels& kernels, const Problem& p, int threads) {
   std::vector<double> sums(static_cast<size_t>(n)), sizes(sums);
   for (int64_t i = 0; i < m * n; ++i) {
     const Through right = epilogue_of(e, p.product[i], backward ? 0 : bias[i % n], c[i], aux_in[i]);
-    const double slack = 4 * 0x1p-24 * (std::fabs(right.d) + std::fabs(e.beta * c[i])) + std::fabs(right.z) * 0x1p-30;
-    const bool good = std::fabs(out[i] - right.d) <= slack || (std::isnan(out[i]) && std::isnan(right.d)) ||
+    const double slack = 4 * 0x1p-24 * (std::fabs(right.d) + std::fabs(e.beta * c[i])) +
+                         std::fabs(right.z) * 0x1p-30;
+    const bool good = std::fabs(out[i] - right.d) <= slack ||
+                      (std::isnan(out[i]) && std::isnan(right.d)) ||
                       out[i] == static_cast<float>(right.d);
     if (!good) fail(kernels, p, "epilogue", i, out[i], right.d);
     if (!backward && !same(aux_out[i], static_cast<float>(right.z)) && aux_out[i] != 0) {
@@ -288,31 +300,37 @@ void check_quantizer(const Kernels& kernels, const Kernels& right, int threads) 
   std::vector<uint8_t> results[2];
   const Kernels* tables[] = {&kernels, &right};
   for (int i = 0; i < 2; ++i) {
-    const int64_t sizes[] = {rows * k / 2, rows * k / 32, k * padded_rows / 2, k * padded_rows / 32};
+    const int64_t sizes[] = {rows * k / 2, rows * k / 32, k * padded_rows / 2,
+                             k * padded_rows / 32};
     results[i].assign(static_cast<size_t>(sizes[0] + sizes[1] + sizes[2] + sizes[3]), 0xAA);
     q.codes = results[i].data();
     q.scales = q.codes + sizes[0];
     qt.codes = q.scales + sizes[1];
     qt.scales = qt.codes + sizes[2];
     quantize_pair(*tables[i], q, qt, threads);
-    std::vector<uint8_t> codes(static_cast<size_t>(sizes[0])), scales(static_cast<size_t>(sizes[1]));
+    std::vector<uint8_t> codes(static_cast<size_t>(sizes[0])),
+        scales(static_cast<size_t>(sizes[1]));
     QuantizeCall single = q;
     single.codes = codes.data();
     single.scales = scales.data();
     quantize(*tables[i], single, threads);
-    if (std::memcmp(codes.data(), q.codes, codes.size()) || std::memcmp(scales.data(), q.scales, scales.size())) {
+    if (std::memcmp(codes.data(), q.codes, codes.size()) ||
+        std::memcmp(scales.data(), q.scales, scales.size())) {
       std::printf("FAILED %s: quantize and quantize_pair differ\n", tables[i]->isa);
       std::exit(1);
     }
   }
   if (results[0] != results[1]) {
-    const auto at = std::mismatch(results[0].begin(), results[0].end(), results[1].begin()).first - results[0].begin();
+    const auto at = std::mismatch(results[0].begin(), results[0].end(), results[1].begin()).first -
+                    results[0].begin();
     std::printf(
-        "FAILED %s: quantizer differs from %s at byte %ld (%#x, %#x): rows=%ld k=%ld dtype=%d bias=%#x stochastic=%d "
+        "FAILED %s: quantizer differs from %s at byte %ld (%#x, %#x): rows=%ld k=%ld dtype=%d "
+        "bias=%#x stochastic=%d "
         "rotation=%d signs=%#lx block_2d=%d prescale=%g\n",
-        kernels.isa, right.isa, static_cast<long>(at), results[0][at], results[1][at], static_cast<long>(rows),
-        static_cast<long>(k), static_cast<int>(q.dtype), static_cast<unsigned>(q.rounding_bias), q.stochastic,
-        q.rotation_size, static_cast<unsigned long>(q.rotation_signs), q.block_2d, static_cast<double>(q.prescale));
+        kernels.isa, right.isa, static_cast<long>(at), results[0][at], results[1][at],
+        static_cast<long>(rows), static_cast<long>(k), static_cast<int>(q.dtype),
+        static_cast<unsigned>(q.rounding_bias), q.stochastic, q.rotation_size,
+        static_cast<unsigned long>(q.rotation_signs), q.block_2d, static_cast<double>(q.prescale));
     std::exit(1);
   }
 }
@@ -353,5 +371,6 @@ void run(int problems, uint64_t seed) {
 }  // namespace mxgemm
 
 int main(int argc, char** argv) {
-  mxgemm::run(argc > 1 ? std::atoi(argv[1]) : 200, argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+  mxgemm::run(argc > 1 ? std::atoi(argv[1]) : 200,
+              argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
 }

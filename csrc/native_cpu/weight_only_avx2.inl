@@ -1,7 +1,9 @@
-// 16-bit or FP32 rows times packed B in FP32, for units with AVX2, FMA and F16C. Included inside an anonymous namespace.
+// 16-bit or FP32 rows times packed B in FP32, for units with AVX2, FMA and F16C. Included inside an
+// anonymous namespace.
 //
-// A code's value is a bfloat16 whose two bytes are looked up apart; interleaved and split again they are FP32 values of
-// neighbouring even (or odd) k, two to each column. The rows' values are laid out to match.
+// A code's value is a bfloat16 whose two bytes are looked up apart; interleaved and split again
+// they are FP32 values of neighbouring even (or odd) k, two to each column. The rows' values are
+// laid out to match.
 
 constexpr int kWideLanes = 8;
 
@@ -16,8 +18,8 @@ inline __m256i bf16_low_bytes() {
                           0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64);
 }
 
-// Adds 32 decoded values of 8 columns (4 k each) times the row's x [4], k ascending in steps of `step`.
-// sum[0]: columns 0 1 | 4 5, sum[1]: columns 2 3 | 6 7, two partial sums side by side each.
+// Adds 32 decoded values of 8 columns (4 k each) times the row's x [4], k ascending in steps of
+// `step`. sum[0]: columns 0 1 | 4 5, sum[1]: columns 2 3 | 6 7, two partial sums side by side each.
 inline void add_dot(__m256i nibbles, const float* x, int step, __m256* sum) {
   const __m256i hi = _mm256_shuffle_epi8(bf16_high_bytes(), nibbles);
   const __m256i lo = _mm256_shuffle_epi8(bf16_low_bytes(), nibbles);
@@ -55,11 +57,11 @@ void weight_only(const float* x, int rows, const ColumnPanel& panel, int64_t blo
             reinterpret_cast<const __m128i*>(panel.scales + b * kPanel + half * kWideLanes));
         // 2^(byte - 127); byte 0 is 2^-127, whose bits are a subnormal's.
         const __m256i byte = _mm256_cvtepu8_epi32(bytes);
-        const __m256i bits = _mm256_max_epi32(_mm256_slli_epi32(byte, 23), _mm256_set1_epi32(1 << 22));
+        const __m256i bits =
+            _mm256_max_epi32(_mm256_slli_epi32(byte, 23), _mm256_set1_epi32(1 << 22));
         total = _mm256_fmadd_ps(block, _mm256_castsi256_ps(bits), total);
       }
       _mm256_storeu_ps(acc + r * stride + half * kWideLanes, total);
     }
   }
 }
-

@@ -4,8 +4,8 @@
 
 namespace mxgemm {
 
-// Writes acc [rows][stride]: products of the rows and a column panel. Each block's sum is exact, and blocks are added in
-// ascending order in FP64, which holds every scale.
+// Writes acc [rows][stride]: products of the rows and a column panel. Each block's sum is exact,
+// and blocks are added in ascending order in FP64, which holds every scale.
 void wide_product(const RowPanel& rows, const ColumnPanel& panel, double* acc, int64_t stride);
 
 }  // namespace mxgemm

@@ -8,7 +8,6 @@ plans and hands over addresses.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -118,10 +117,9 @@ class NativeCpu(Backend):
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
         if side == "a":
             return super().prepare(plan, operand, side)
-        source = _unit_rows(operand)
         payload = runtime.module().prepare(
             runtime.kernels(_config(plan).isa),
-            _matrix(source),
+            _matrix(operand),
             operand.rows,
             operand.stored_k // MXFP4.block,
             torch.get_num_threads(),
@@ -144,9 +142,6 @@ class NativeCpu(Backend):
         assert isinstance(a, MXTensor)
         problem, config = plan.problem, _config(plan)
         epilogue = problem.epilogue
-        a = _unit_rows(a)
-        if isinstance(b, MXTensor):
-            b = _unit_rows(b)
         runtime.module().gemm(
             runtime.kernels(config.isa),
             problem.m,
@@ -172,18 +167,6 @@ class NativeCpu(Backend):
 def _config(plan: GemmPlan) -> NativeConfig:
     assert isinstance(plan.config, NativeConfig)
     return plan.config
-
-
-def _unit_rows(tensor: MXTensor) -> MXTensor:
-    """Return the tensor with bytes side by side along k, as kernels read them: itself, or a copy
-    of one that was made over transposed memory.
-    """
-    codes, scales = tensor.codes, tensor.scales
-    if (codes.shape[1] < 2 or codes.stride(1) == 1) and (
-        scales.shape[1] < 2 or scales.stride(1) == 1
-    ):
-        return tensor
-    return dataclasses.replace(tensor, codes=codes.contiguous(), scales=scales.contiguous())
 
 
 def _matrix(tensor: MXTensor) -> tuple[int, int, int, int]:
