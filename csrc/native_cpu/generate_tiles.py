@@ -3,15 +3,16 @@
 A tile keeps rows x columns of sums in registers and walks over blocks of 32 k. Arguments, System V:
 
     rdi  const void* rows     [blocks] x (rows x 32 int8 | rows starts | rows exponents), int32
-    rsi  const void* columns  [blocks] x (decoded B | columns exponents [| columns corrections]), int32
+    rsi  const void* columns  [blocks] x (decoded B | columns exponents [| corrections]), int32
     rdx  int64_t blocks       at least 1
     rcx  float* acc           [rows][columns], the products are added to it
-    r8   const int32_t* row_constants     starts and exponents of the whole group   (grouped tiles only)
-    r9   const int32_t* column_constants  exponents and corrections of the group    (grouped tiles only)
+    r8   const int32_t* row_constants     starts and exponents of the whole group
+    r9   const int32_t* column_constants  exponents and corrections of the whole group
 
-Starts are what sums begin from, corrections are added when they end; together they undo the offsets that make one operand
-unsigned. The sum of the two exponents, each shifted to the exponent's place, is the bit pattern of the FP32 scale.
-"Block" tiles scale every block; "group" tiles sum all blocks in integers and scale once.
+The last two are for "group" tiles only, which sum all blocks in integers and scale once; "block"
+tiles scale every block. Starts are what sums begin from, corrections are added when they end;
+together they undo the offsets that make one operand unsigned. The sum of two exponents, each
+shifted to the exponent's place, is the bit pattern of the FP32 scale.
 
 Usage: generate_tiles.py avx2|avx512 OUTPUT
 """
@@ -95,8 +96,8 @@ def avx2_block_tile(rows: int) -> list[str]:
 class Avx512Tile:
     """rows x 16 * vectors columns by vpdpbusd.
 
-    With `halving`, four products of a pair of k come from one multiplication: (a1 + b2)(a2 + b1) = a1 b1 + a2 b2 + a1 a2 +
-    b1 b2 (Winograd, 1968), the last two being constants of row and column.
+    With `halving`, two products come from one multiplication: (a1 + b2)(a2 + b1) = a1 b1 + a2 b2 +
+    a1 a2 + b1 b2 (Winograd, 1968), the last two being constants of row and column.
     """
 
     def __init__(self, rows: int, vectors: int, *, halving: bool, grouped: bool) -> None:
@@ -174,7 +175,7 @@ class Avx512Tile:
     def add_scaled(
         self, row_base: str, row_offset: int, column_base: str, column_offset: int
     ) -> None:
-        """acc += sums * 2^exponents; exponents of the columns at column_offset, corrections behind them."""
+        """Add sums * 2^exponents to acc; the columns' corrections lie behind their exponents."""
         emit, n = self.emit, self.vectors
         exponents, scale = self.free[:n], self.free[n]
         for j in range(n):
@@ -182,20 +183,20 @@ class Avx512Tile:
                 f"vmovdqu64 {exponents[j]}, zmmword ptr [{column_base} + {column_offset + 64 * j}]"
             )
         for r in range(self.rows):
+            exponent = f"dword ptr [{row_base} + {row_offset + WORD * r}]{{1to16}}"
             for j in range(n):
                 total, target = self.sums[r][j], f"zmmword ptr [rcx + {(r * n + j) * 64}]"
                 if self.halving:
                     correction = column_offset + WORD * self.columns + 64 * j
                     emit(f"vpaddd {total}, {total}, zmmword ptr [{column_base} + {correction}]")
                 emit(f"vcvtdq2ps {total}, {total}")
-                emit(
-                    f"vpaddd {scale}, {exponents[j]}, dword ptr [{row_base} + {row_offset + WORD * r}]{{1to16}}"
-                )
+                emit(f"vpaddd {scale}, {exponents[j]}, {exponent}")
                 emit(f"vfmadd213ps {total}, {scale}, {target}")
                 emit(f"vmovups {target}, {total}")
 
 
 def tiles(isa: str) -> list[list[str]]:
+    """Return the lines of every tile of an instruction set."""
     if isa == "avx2":
         return [avx2_block_tile(6)]
     shapes = [(6, 3, True), (8, 3, False)]
@@ -207,6 +208,7 @@ def tiles(isa: str) -> list[list[str]]:
 
 
 def main() -> None:
+    """Write the file that the command line asks for."""
     isa, output = sys.argv[1:]
     lines = ["# Written by generate_tiles.py.", ".intel_syntax noprefix", ".text"]
     for tile in tiles(isa):

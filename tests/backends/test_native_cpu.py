@@ -1,5 +1,5 @@
-"""native_cpu on every instruction set, path and thread count: the same exact bits, the declared bound,
-and the corners that the conformance suite does not reach.
+"""native_cpu on every instruction set, path and thread count: the same exact bits, the declared
+bound, and the corners that the conformance suite does not reach.
 """
 
 from __future__ import annotations

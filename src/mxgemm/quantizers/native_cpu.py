@@ -1,5 +1,5 @@
-"""The compiled quantizer for CPU tensors: the reference's bits for every rule, rounding, rotation and
-block shape; both halves of a pair from one read of the source where its form allows.
+"""The compiled quantizer for CPU tensors: the reference's bits for every rule, rounding, rotation
+and block shape; both halves of a pair from one read of the source where its form allows.
 """
 
 from __future__ import annotations

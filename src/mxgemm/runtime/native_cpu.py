@@ -5,6 +5,7 @@ tensors are handed to it.
 from __future__ import annotations
 
 import functools
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -26,9 +27,7 @@ def module() -> ModuleType:
         ImportError: mxgemm was installed without it.
     """
     # torch comes first, so that its OpenMP runtime is there for the kernels to share.
-    from mxgemm import _native_cpu
-
-    return _native_cpu
+    return importlib.import_module("mxgemm._native_cpu")
 
 
 @functools.cache
@@ -71,8 +70,8 @@ def plane(tensor: torch.Tensor | None) -> Plane | None:
 
 
 def weight_only(x: torch.Tensor, weight: Any, *, isa: str = "") -> torch.Tensor:
-    """Return x @ W.T in FP32 with `x` in 16 bits or FP32 and W prepared from MXFP4: what decoding one
-    token wants where activations are not quantized.
+    """Return x @ W.T in FP32 with `x` in 16 bits or FP32 and W prepared from MXFP4: for decoding
+    where activations are not quantized.
 
     Args:
         x: float32, bfloat16 or float16 [M, K], contiguous along K.
