@@ -51,6 +51,11 @@ struct Kernels {
   void (*finish_wide)(const Epilogue& epilogue, const Piece& piece, const double* acc);
 
   QuantizeKernels quantize;
+
+  // Ceilings to measure against. Runs `iterations` times the multiplications that the tiles are made of, on registers
+  // only, and returns how many multiply-adds that was; reads memory and returns a value that depends on all of it.
+  int64_t (*multiply_loop)(int64_t iterations);
+  uint64_t (*read_loop)(const void* data, size_t bytes);
 };
 
 // Null where the unit was built without its instruction set.

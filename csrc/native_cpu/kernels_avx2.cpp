@@ -242,6 +242,24 @@ void widen(const void* x, DType dtype, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = widen_one(x, dtype, i);
 }
 
+#define MXGEMM_MULTIPLY_ADD(n)               \
+  "vpmaddubsw %%ymm14, %%ymm13, %%ymm12\n\t" \
+  "vpaddw %%ymm12, %%ymm" #n ", %%ymm" #n "\n\t"
+
+int64_t multiply_loop(int64_t iterations) {
+  for (int64_t i = 0; i < iterations; ++i) {
+    asm volatile(MXGEMM_MULTIPLY_ADD(0) MXGEMM_MULTIPLY_ADD(1) MXGEMM_MULTIPLY_ADD(2)
+                     MXGEMM_MULTIPLY_ADD(3) MXGEMM_MULTIPLY_ADD(4) MXGEMM_MULTIPLY_ADD(5)
+                         MXGEMM_MULTIPLY_ADD(6) MXGEMM_MULTIPLY_ADD(7)
+                 :
+                 :
+                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm12");
+  }
+  return iterations * 8 * 32;
+}
+
+#include "read_loop_avx2.inl"
+
 }  // namespace
 
 const Kernels* avx2_kernels() {
@@ -267,6 +285,8 @@ const Kernels* avx2_kernels() {
       finish,
       finish_wide,
       quantize_kernels(),
+      multiply_loop,
+      read_loop,
   };
   return &table;
 }

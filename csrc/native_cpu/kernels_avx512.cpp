@@ -361,6 +361,24 @@ void widen(const void* x, DType dtype, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = widen_one(x, dtype, i);
 }
 
+#define MXGEMM_MULTIPLY_ADD(n) "vpdpbusd %%zmm30, %%zmm31, %%zmm" #n "\n\t"
+
+int64_t multiply_loop(int64_t iterations) {
+  for (int64_t i = 0; i < iterations; ++i) {
+    asm volatile(MXGEMM_MULTIPLY_ADD(0) MXGEMM_MULTIPLY_ADD(1) MXGEMM_MULTIPLY_ADD(2)
+                     MXGEMM_MULTIPLY_ADD(3) MXGEMM_MULTIPLY_ADD(4) MXGEMM_MULTIPLY_ADD(5)
+                         MXGEMM_MULTIPLY_ADD(6) MXGEMM_MULTIPLY_ADD(7) MXGEMM_MULTIPLY_ADD(8)
+                             MXGEMM_MULTIPLY_ADD(9) MXGEMM_MULTIPLY_ADD(10) MXGEMM_MULTIPLY_ADD(11)
+                 :
+                 :
+                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+                   "xmm10", "xmm11");
+  }
+  return iterations * 12 * 64;
+}
+
+#include "read_loop_avx2.inl"
+
 template <bool halving>
 const Kernels* table(const char* tile_name) {
   static const Kernels kernels = {
@@ -385,6 +403,8 @@ const Kernels* table(const char* tile_name) {
       finish,
       finish_wide,
       quantize_kernels(),
+      multiply_loop,
+      read_loop,
   };
   return &kernels;
 }

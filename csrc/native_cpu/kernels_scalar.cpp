@@ -168,6 +168,30 @@ void widen(const void* x, DType dtype, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = widen_one(x, dtype, i);
 }
 
+int64_t multiply_loop(int64_t iterations) {
+  int16_t row[kBlock], columns[kDecodedBlock];
+  uint8_t scales[kPanel];
+  float acc[kPanel] = {};
+  for (int i = 0; i < kBlock; ++i) row[i] = 1;
+  for (int i = 0; i < kDecodedBlock; ++i) columns[i] = static_cast<int16_t>(i & 7);
+  for (int i = 0; i < kPanel; ++i) scales[i] = kScaleOne;
+  for (int64_t i = 0; i < iterations; ++i) {
+    add_block(row, kScaleOne, columns, scales, acc);
+    asm volatile("" : : "r"(row), "r"(acc) : "memory");
+  }
+  return iterations * kBlock * kPanel;
+}
+
+uint64_t read_loop(const void* data, size_t bytes) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i + 8 <= bytes; i += 8) {
+    uint64_t word;
+    __builtin_memcpy(&word, static_cast<const uint8_t*>(data) + i, 8);
+    sum ^= word;
+  }
+  return sum;
+}
+
 }  // namespace
 
 const Kernels* scalar_kernels() {
@@ -193,6 +217,8 @@ const Kernels* scalar_kernels() {
       finish,
       finish_wide,
       {quantize_strip, nullptr, nullptr},
+      multiply_loop,
+      read_loop,
   };
   return &table;
 }

@@ -133,6 +133,32 @@ NB_MODULE(_native_cpu, m) {
   m.def("kernels", &select_kernels, nb::rv_policy::reference, nb::arg("isa"),
         "The kernels of the named instruction set, or the best for an empty name.");
 
+  m.def(
+      "multiply_loop",
+      [](const Kernels& kernels, int64_t iterations, int threads) {
+        const nb::gil_scoped_release release;
+        int64_t count = 0;
+        parallel_for(threads, threads, [&](int64_t task, int) {
+          const int64_t own = kernels.multiply_loop(iterations);
+          if (task == 0) count = own * threads;
+        });
+        return count;
+      },
+      "Multiplies registers on every thread, for measurements; returns the number of "
+      "multiply-adds.");
+  m.def(
+      "read_loop",
+      [](const Kernels& kernels, uintptr_t address, int64_t bytes, int threads) {
+        const nb::gil_scoped_release release;
+        const int64_t piece = bytes / threads;
+        parallel_for(threads, threads, [&](int64_t task, int) {
+          const uint64_t sum =
+              kernels.read_loop(reinterpret_cast<const uint8_t*>(address) + task * piece, piece);
+          asm volatile("" : : "r"(sum));
+        });
+      },
+      "Reads memory on every thread, for measurements.");
+
   nb::class_<PreparedColumns>(m, "PreparedColumns", "B in the form that every kernel starts from.")
       .def_ro("columns", &PreparedColumns::columns)
       .def_ro("blocks", &PreparedColumns::blocks)
