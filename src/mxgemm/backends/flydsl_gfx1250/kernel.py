@@ -89,14 +89,14 @@ class TileReader:
         """Return the functions that read K tile `k_tile` from the data stage at `stage_offset`."""
         a_codes, b_codes = self.a.code_reads(stage_offset), self.b.code_reads(stage_offset)
         scales = [*self.b.scale_reads(k_tile), *self.a.scale_reads(k_tile)]
-        return [*scales, *b_codes, *a_codes]
+        return [*b_codes, *scales, *a_codes]
 
     def gather(self, results):
         """Return the Fragments of A and of B that the results of `reads` are."""
         m, n = self.a.count, self.b.count
-        scales, codes = results[: (m + n) // 2], results[(m + n) // 2 :]
-        b = Fragments(list(codes[:n]), list(scales[: n // 2]))
-        return Fragments(list(codes[n:]), list(scales[n // 2 :])), b
+        b_codes, scales, a_codes = results[:n], results[n:-m], results[-m:]
+        a = Fragments(list(a_codes), list(scales[n // 2 :]))
+        return a, Fragments(list(b_codes), list(scales[: n // 2]))
 
 
 def build_gemm(spec: KernelSpec):
@@ -241,7 +241,8 @@ def advance(spec, reader, totals, stage, k_tile, flat_a, flat_b, half, refill, r
     next_stage = pick(stage == fx.Int32((stages - 1) * spec.stage_bytes), fx.Int32(0), stage + spec.stage_bytes)
 
     def give_back(reads):
-        rocdl.s_wait_dscnt(0 if reads == 0 else reads_to_loads(spec, reads))
+        assert reads <= spec.tile.fragments_n
+        rocdl.s_wait_dscnt(2 * reads)
         signal()
 
     def send(_):
@@ -267,9 +268,3 @@ def advance(spec, reader, totals, stage, k_tile, flat_a, flat_b, half, refill, r
     )
     a, b = reader.gather(results)
     return totals, next_stage, a.flat(), b.flat()
-
-
-def reads_to_loads(spec, reads):
-    """Return the LDS load instructions of the first `reads` reads of a tile: a scale read is one, a code read two."""
-    scale_reads = (spec.tile.fragments_m + spec.tile.fragments_n) // 2
-    return reads + max(0, reads - scale_reads)
