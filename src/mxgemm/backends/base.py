@@ -89,7 +89,7 @@ class Accumulation:
         additions = -(-window // BLOCK) if self.exact_blocks else window
         unit = 2.0 ** -(self.significand_bits - (1 if self.truncates else 0))
         total = additions * unit + (-(-k // window) if window < k else 0) * FP32_UNIT
-        return total / (1 - total)
+        return total / (1 - total) if total < 1 else math.inf
 
     def exact_spread(self, k: int, largest: float = 6.0) -> int:
         """Return how many binades the two operands' scales may spread together so that any order of
