@@ -13,6 +13,7 @@ import torch
 
 from mxgemm.backends.base import Rejection, RejectionCode
 from mxgemm.epilogue import IDENTITY, Activation, Epilogue
+from mxgemm.tensor import OperandLayout
 
 WAVE_LANES = 32
 """gfx1250 runs wave32 only (CDNA5 ISA guide, "Wave32")."""
@@ -42,31 +43,49 @@ STORE_BUDGET_BYTES = 147_456
 
 
 class CodesForm(StrEnum):
-    """How an operand's codes lie in global memory, and with that in LDS.
+    """How an operand's codes lie in global memory, and with that in LDS; named as their layout.
 
-    ROW_MAJOR: plain rows; the TDM leaves 16 bytes free after each 64, so that rows fall on different banks.
-    SWIZZLED: [K/128, rows, 64] with the 16-byte chunk c of row r at c ^ (r/4 % 4); dense in LDS, rows fall on different banks by
-        the permutation; one K tile of all rows is contiguous in global memory.
+    ROW_MAJOR: plain rows. The TDM leaves 16 bytes free after each row's 64, so that 16 rows fall on
+        different banks.
+    TILE_16X16: 16 rows by 16 bytes lie together. A K tile of 16 rows is contiguous in global memory,
+        dense in LDS, and 16 rows of one chunk fill the banks once.
     """
 
     ROW_MAJOR = "row_major"
-    SWIZZLED = "swizzled"
+    TILE_16X16 = "tile_16x16"
+
+    @property
+    def group_rows(self) -> int:
+        """Rows that one row of a TDM transfer holds."""
+        return WMMA_ROWS if self is CodesForm.TILE_16X16 else 1
+
+    @property
+    def row_pad_bytes(self) -> int:
+        """Bytes that the TDM leaves free after each row."""
+        return CHUNK_BYTES if self is CodesForm.ROW_MAJOR else 0
 
     @property
     def pitch_bytes(self) -> int:
-        """LDS bytes from one row to the next."""
-        return ROW_BYTES + (CHUNK_BYTES if self is CodesForm.ROW_MAJOR else 0)
+        """LDS bytes of one row of a K tile."""
+        return ROW_BYTES + self.row_pad_bytes
 
 
 class ScalesForm(StrEnum):
-    """How an operand's scales lie in global memory, and with that in LDS.
+    """How an operand's scales lie in global memory, and with that in LDS; named as their layout.
 
-    ROW_MAJOR: plain rows; a scale stage holds 32 bytes of each row, with one dword free after them.
-    K_MAJOR: layout `scale_k_major`, [K/128, rows, 4]; a scale stage holds eight K tiles' dwords of the tile's rows.
+    ROW_MAJOR: plain rows. A scale stage holds 32 bytes of each row and one free dword after them.
+    K_MAJOR: one K tile's dwords of all rows lie together. A stage holds eight times the tile's rows.
+    TILE_32X4: one K tile's dwords of 32 rows lie together. A stage holds eight of them per 32 rows.
     """
 
     ROW_MAJOR = "row_major"
-    K_MAJOR = "k_major"
+    K_MAJOR = "scale_k_major"
+    TILE_32X4 = "scale_32x4"
+
+    def stage_bytes(self, rows: int) -> int:
+        """LDS bytes of one stage for `rows` rows."""
+        pad = WORD_BYTES if self is ScalesForm.ROW_MAJOR else 0
+        return rows * (SCALE_GROUP * WORD_BYTES + pad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +95,16 @@ class OperandForm:
     codes: CodesForm = CodesForm.ROW_MAJOR
     scales: ScalesForm = ScalesForm.ROW_MAJOR
 
-    @property
-    def scale_row_bytes(self) -> int:
-        """LDS bytes between the scale words of neighbouring rows."""
-        if self.scales is ScalesForm.K_MAJOR:
-            return WORD_BYTES
-        return SCALE_GROUP * WORD_BYTES + WORD_BYTES
+    @classmethod
+    def of(cls, layout: OperandLayout) -> OperandForm | None:
+        """Return the form that reads operands of `layout`, None where there is none."""
+        try:
+            return cls(CodesForm(layout.codes.name), ScalesForm(layout.scales.name))
+        except ValueError:
+            return None
 
-    def scale_tile_bytes(self, rows: int) -> int:
-        """LDS bytes between the scale words of neighbouring K tiles of one group."""
-        return rows * WORD_BYTES if self.scales is ScalesForm.K_MAJOR else WORD_BYTES
-
-    def scale_stage_bytes(self, rows: int) -> int:
-        """LDS bytes of one scale stage."""
-        if self.scales is ScalesForm.K_MAJOR:
-            return SCALE_GROUP * rows * WORD_BYTES
-        return rows * self.scale_row_bytes
+    def __str__(self) -> str:
+        return f"{self.codes}+{self.scales}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,12 +214,12 @@ class KernelSpec:
     @property
     def b_scales_offset(self) -> int:
         """Where the scale stages of B begin."""
-        return self.a_scales_offset + SCALE_STAGES * self.a.scale_stage_bytes(self.tile.tile_m)
+        return self.a_scales_offset + SCALE_STAGES * self.a.scales.stage_bytes(self.tile.tile_m)
 
     @property
     def loop_bytes(self) -> int:
         """LDS of the K loop; independent of K."""
-        return self.b_scales_offset + SCALE_STAGES * self.b.scale_stage_bytes(self.tile.tile_n)
+        return self.b_scales_offset + SCALE_STAGES * self.b.scales.stage_bytes(self.tile.tile_n)
 
     # LDS of the epilogue: each wave has its own piece, so that its passes need no barrier.
 
@@ -264,5 +277,5 @@ class KernelSpec:
         return rejection
 
     def __str__(self) -> str:
-        name = f"{self.tile} a:{self.a.codes}+{self.a.scales} b:{self.b.codes}+{self.b.scales}"
+        name = f"{self.tile} a:{self.a} b:{self.b}"
         return f"{name} -> {str(self.out_dtype)[6:]} {self.epilogue}"

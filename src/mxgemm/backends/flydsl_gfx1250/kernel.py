@@ -189,8 +189,7 @@ def build_gemm(spec: KernelSpec):
             totals, stage, flat_a, flat_b = advance(spec, reader, totals, stage, done, flat_a, flat_b, half, None, None, release, refill_slot, publish)
         a, b = Fragments.of(flat_a), Fragments.of(flat_b)
         left = blocks - (k_tiles - 1) * BLOCKS_A_TILE
-        a = reader.a.masked(a, left, codes=spec.a.codes == "swizzled")
-        b = reader.b.masked(b, left, codes=False)
+        a, b = reader.a.masked(a, left), reader.b.masked(b, left)
         totals, _ = multiply(spec, totals, a, b)
         arrive()
 

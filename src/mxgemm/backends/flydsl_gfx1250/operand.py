@@ -25,9 +25,8 @@ from mxgemm.backends.flydsl_gfx1250.config import (
 from mxgemm.backends.flydsl_gfx1250.registers import at_least_zero, lds_load, pick
 from mxgemm.backends.flydsl_gfx1250.tdm import Transfer, transfer_flags
 
-CHUNKS = ROW_BYTES // CHUNK_BYTES
 BLOCKS_A_TILE = TILE_K // BLOCK
-ONES = 0x7F7F7F7F
+SCALE_ONES = 0x7F7F7F7F
 """Four E8M0 bytes of 1.0."""
 BYTE_BITS = 8
 
@@ -112,12 +111,15 @@ class OperandView:
         return (self.k_blocks + (BLOCKS_A_TILE - 1)) >> 2
 
     def from_tile(self, first: Any) -> "OperandView":
-        """Return the view whose K range begins `first` K tiles later, a multiple of the scale group; k_blocks stays."""
-        codes_step, scales_step = self.codes_stride, self.scales_stride
-        if self.form.codes is CodesForm.ROW_MAJOR:
-            codes_step = fx.Int64(ROW_BYTES)
-        if self.form.scales is ScalesForm.ROW_MAJOR:
-            scales_step = fx.Int64(WORD_BYTES)
+        """Return the view whose K range begins `first` K tiles later, a multiple of the scale
+        group; k_blocks stays.
+        """
+        scales_step = fx.Int64(WORD_BYTES)
+        if self.form.scales is ScalesForm.K_MAJOR:
+            scales_step = self.scales_stride
+        elif self.form.scales is ScalesForm.TILE_32X4:
+            scales_step = fx.Int64(WORD_BYTES * WAVE_LANES)
+        codes_step = fx.Int64(ROW_BYTES * self.form.codes.group_rows)
         return replace(
             self,
             codes=self.codes + fx.Int64(first) * codes_step,
@@ -125,44 +127,40 @@ class OperandView:
         )
 
     def codes_source(self, part: Any, parts: int) -> Source:
-        """Return the copies of part number `part` of `parts` equal parts of the tile's rows, one a K tile."""
-        part_rows = self.tile_rows // parts
+        """Return the copies of part number `part` of `parts` equal parts of the tile's rows, one a
+        K tile.
+        """
+        form, part_rows = self.form.codes, self.tile_rows // parts
         first = self.row0 + part * part_rows
-        swizzled = self.form.codes is CodesForm.SWIZZLED
-        pitch = fx.Int64(ROW_BYTES) if swizzled else self.codes_stride
+        tile_columns = ROW_BYTES * form.group_rows
         return Source(
-            address=self.codes + fx.Int64(first) * pitch,
-            step=self.codes_stride if swizzled else fx.Int64(ROW_BYTES),
-            row_pitch=pitch,
-            columns=fx.Int32(ROW_BYTES) if swizzled else self.k_blocks * CHUNK_BYTES,
-            column_step=fx.Int32(0 if swizzled else ROW_BYTES),
-            rows=at_least_zero(self.rows - first),
+            address=self.codes + fx.Int64(first >> _log2(form.group_rows)) * self.codes_stride,
+            step=fx.Int64(tile_columns),
+            row_pitch=self.codes_stride,
+            columns=self.k_blocks * (CHUNK_BYTES * form.group_rows),
+            column_step=fx.Int32(tile_columns),
+            rows=_groups(self.rows - first, form.group_rows),
             row_step=fx.Int32(0),
-            tile_columns=fx.Int32(ROW_BYTES),
-            tile_rows=fx.Int32(part_rows),
-            lds_address=part * (part_rows * self.form.codes.pitch_bytes) + self.codes_lds,
+            tile_columns=fx.Int32(tile_columns),
+            tile_rows=fx.Int32(part_rows // form.group_rows),
+            lds_address=part * (part_rows * form.pitch_bytes) + self.codes_lds,
             flags=fx.Int32(
-                transfer_flags(
-                    1,
-                    pad_every_bytes=ROW_BYTES,
-                    pad_bytes=self.form.codes.pitch_bytes - ROW_BYTES,
-                )
+                transfer_flags(1, pad_every_bytes=ROW_BYTES, pad_bytes=form.row_pad_bytes)
             ),
             limit=self._k_tiles,
         )
 
     def scales_source(self) -> Source:
         """Return the copies of the scales of all the tile's rows, one a group of K tiles."""
-        rows = at_least_zero(self.rows - self.row0)
-        groups = (self._k_tiles + (SCALE_GROUP - 1)) >> 3
-        common = {"lds_address": fx.Int32(self.scales_lds), "limit": groups}
+        rows, limit = self.rows - self.row0, (self._k_tiles + (SCALE_GROUP - 1)) >> 3
+        common = {"lds_address": fx.Int32(self.scales_lds), "limit": limit}
         group_bytes = SCALE_GROUP * WORD_BYTES
         if self.form.scales is ScalesForm.K_MAJOR:
             return Source(
                 address=self.scales + fx.Int64(self.row0) * fx.Int64(WORD_BYTES),
                 step=self.scales_stride * fx.Int64(SCALE_GROUP),
                 row_pitch=self.scales_stride >> fx.Int64(2),
-                columns=rows,
+                columns=_groups(rows, 1),
                 column_step=fx.Int32(0),
                 rows=self._k_tiles,
                 row_step=fx.Int32(SCALE_GROUP),
@@ -171,30 +169,27 @@ class OperandView:
                 flags=fx.Int32(transfer_flags(WORD_BYTES)),
                 **common,
             )
+        group_rows, columns, pad_bytes = 1, self.k_blocks, WORD_BYTES
+        if self.form.scales is ScalesForm.TILE_32X4:
+            group_rows, columns, pad_bytes = WAVE_LANES, self._k_tiles * (WORD_BYTES * WAVE_LANES), 0
         return Source(
-            address=self.scales + fx.Int64(self.row0) * self.scales_stride,
-            step=fx.Int64(group_bytes),
+            address=self.scales + fx.Int64(self.row0 >> _log2(group_rows)) * self.scales_stride,
+            step=fx.Int64(group_bytes * group_rows),
             row_pitch=self.scales_stride,
-            columns=self.k_blocks,
-            column_step=fx.Int32(group_bytes),
-            rows=rows,
+            columns=columns,
+            column_step=fx.Int32(group_bytes * group_rows),
+            rows=_groups(rows, group_rows),
             row_step=fx.Int32(0),
-            tile_columns=fx.Int32(group_bytes),
-            tile_rows=fx.Int32(self.tile_rows),
-            flags=fx.Int32(
-                transfer_flags(
-                    1,
-                    pad_every_bytes=group_bytes,
-                    pad_bytes=self.form.scale_row_bytes - group_bytes,
-                )
-            ),
+            tile_columns=fx.Int32(group_bytes * group_rows),
+            tile_rows=fx.Int32(self.tile_rows // group_rows),
+            flags=fx.Int32(transfer_flags(1, pad_every_bytes=group_bytes, pad_bytes=pad_bytes)),
             **common,
         )
 
     @property
     def scale_stage_bytes(self) -> int:
         """Bytes between this operand's two scale stages."""
-        return self.form.scale_stage_bytes(self.tile_rows)
+        return self.form.scales.stage_bytes(self.tile_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,64 +219,66 @@ class FragmentReader:
 
     def __init__(self, view: OperandView, first_row: Any, count: int, lane: Any) -> None:
         self.view, self.count = view, count
-        self.group = lane >> 4
-        lane_mod16 = lane & 15
-        row = (first_row + lane_mod16) * view.form.codes.pitch_bytes + view.codes_lds
-        chunk = self.group
-        if view.form.codes is CodesForm.SWIZZLED:
-            chunk = chunk ^ (lane_mod16 >> 2)
-        self._low = row + chunk * CHUNK_BYTES
-        self._high = row + (chunk ^ 2) * CHUNK_BYTES
-        self._word = (first_row + lane) * view.form.scale_row_bytes + view.scales_lds
+        half, lane_mod16 = lane >> 4, lane & 15
+        codes, scales = view.form.codes, view.form.scales
+        # A fragment begins at a multiple of 16 rows, a pair of fragments at a multiple of 32.
+        lane_bytes = CHUNK_BYTES if codes is CodesForm.TILE_16X16 else codes.pitch_bytes
+        chunk_bytes = CHUNK_BYTES * codes.group_rows
+        self._chunk = view.codes_lds + first_row * codes.pitch_bytes
+        self._chunk += lane_mod16 * lane_bytes + half * chunk_bytes
+        self._second_chunk = 2 * chunk_bytes
+        dense = (WORD_BYTES, WORD_BYTES, WORD_BYTES * view.tile_rows)
+        lane_bytes, row_bytes, self._k_tile_bytes = {
+            ScalesForm.ROW_MAJOR: (scales.stage_bytes(1), scales.stage_bytes(1), WORD_BYTES),
+            ScalesForm.K_MAJOR: dense,
+            ScalesForm.TILE_32X4: (WORD_BYTES, scales.stage_bytes(1), WORD_BYTES * WAVE_LANES),
+        }[scales]
+        self._word = view.scales_lds + first_row * row_bytes + lane * lane_bytes
+        self._pair_bytes = WAVE_LANES * row_bytes
 
     def code_reads(self, stage_offset: Any) -> list[Any]:
-        """Return one function a fragment that reads its eight code words from the data stage at `stage_offset`."""
-        low, high = self._low + stage_offset, self._high + stage_offset
+        """Return one function a fragment that reads its eight code words from the data stage at
+        `stage_offset`.
+        """
+        address = self._chunk + stage_offset
         pitch = WMMA_ROWS * self.view.form.codes.pitch_bytes
 
         def read(fragment: int) -> Any:
-            first = lds_load(low + fragment * pitch, fx.Int32, 4)
-            second = lds_load(high + fragment * pitch, fx.Int32, 4)
+            first = lds_load(address + fragment * pitch, fx.Int32, 4)
+            second = lds_load(address + (fragment * pitch + self._second_chunk), fx.Int32, 4)
             return first.shuffle(second, list(range(8)))
 
         return [lambda f=f: read(f) for f in range(self.count)]
 
     def scale_reads(self, k_tile: Any) -> list[Any]:
         """Return one function a pair of fragments that reads its scale words of K tile `k_tile`."""
-        form, rows = self.view.form, self.view.tile_rows
         stage = (k_tile >> 3) & (SCALE_STAGES - 1)
-        tile = k_tile & (SCALE_GROUP - 1)
-        address = (
-            self._word
-            + stage * self.view.scale_stage_bytes
-            + tile * form.scale_tile_bytes(rows)
-        )
-        step = WAVE_LANES * form.scale_row_bytes
+        address = self._word + stage * self.view.scale_stage_bytes
+        address += (k_tile & (SCALE_GROUP - 1)) * self._k_tile_bytes
         return [
-            lambda p=p: lds_load(address + p * step, fx.Int32, 1) for p in range(self.count // 2)
+            lambda p=p: lds_load(address + p * self._pair_bytes, fx.Int32, 1)
+            for p in range(self.count // 2)
         ]
 
-    def masked(self, tile: Fragments, blocks: Any, *, codes: bool) -> Fragments:
-        """Return `tile` with what lies at or past block `blocks` made harmless: codes zero, scales 1.0.
+    def masked(self, tile: Fragments, blocks: Any) -> Fragments:
+        """Return `tile` with the scales of blocks at or past `blocks` set to 1.0.
 
-        Storage that pads K to whole tiles may hold anything there. Zero codes of one operand are enough, since codes are
-        always finite; scales must be masked in both, since a pad may hold NaN.
+        Layouts that pad K to whole tiles may hold anything there, NaN too. The codes of those blocks
+        are zero, since the extents of their copies end with the last block.
         """
-        result = Fragments(list(tile.codes), list(tile.scales))
-        if codes:
-            low, high = (
-                pick(self.group + c < blocks, fx.Int32(-1), fx.Int32(0)) for c in (0, 2)
-            )
-            masks = fx.Vector.from_elements([low] * 4 + [high] * 4)
-            result.codes[:] = [words & masks for words in tile.codes]
-        if self.view.form.scales is ScalesForm.K_MAJOR:
-            bits = pick(blocks < fx.Int32(BLOCKS_A_TILE), blocks * BYTE_BITS, fx.Int32(0))
-            keep = pick(
-                blocks < fx.Int32(BLOCKS_A_TILE),
-                (fx.Int32(1) << bits) - fx.Int32(1),
-                fx.Int32(-1),
-            )
-            result.scales[:] = [
-                (word & keep) | (fx.Int32(ONES) & (keep ^ fx.Int32(-1))) for word in tile.scales
-            ]
-        return result
+        if self.view.form.scales is ScalesForm.ROW_MAJOR:
+            return tile
+        whole = blocks >= fx.Int32(BLOCKS_A_TILE)
+        bits = pick(whole, fx.Int32(0), blocks * BYTE_BITS)
+        keep = pick(whole, fx.Int32(-1), (fx.Int32(1) << bits) - fx.Int32(1))
+        ones = fx.Int32(SCALE_ONES) & (keep ^ fx.Int32(-1))
+        return Fragments(tile.codes, [(word & keep) | ones for word in tile.scales])
+
+
+def _groups(rows: Any, group_rows: int) -> Any:
+    """Return how many groups hold `rows` rows, 0 where they are not more."""
+    return at_least_zero(rows + (group_rows - 1)) >> _log2(group_rows)
+
+
+def _log2(power_of_two: int) -> int:
+    return power_of_two.bit_length() - 1
