@@ -12,7 +12,7 @@ from enum import StrEnum
 import torch
 
 from mxgemm.backends.base import Rejection, RejectionCode
-from mxgemm.epilogue import IDENTITY, Activation, Epilogue
+from mxgemm.epilogue import IDENTITY, Epilogue
 from mxgemm.tensor import OperandLayout
 
 WAVE_LANES = 32
@@ -38,7 +38,7 @@ SCALE_GROUP = 8
 SCALE_STAGES = 2
 COPY_WAVES = 4
 """Waves that copy; each issues one TDM transfer an iteration, so that one wait count is right for all."""
-STORE_BUDGET_BYTES = 147_456
+STORE_BYTES = 147_456
 """LDS that the epilogue may use, 144 KiB."""
 
 
@@ -233,38 +233,55 @@ class KernelSpec:
         return self.tile.wave_n * dtype.itemsize + CHUNK_BYTES
 
     @property
-    def pass_row_bytes(self) -> int:
-        """LDS bytes of one row in all regions of a pass: FP32 values, output, aux, C."""
+    def _pass_tensors(self) -> dict[str, torch.dtype]:
+        """What a pass holds in LDS, by name; FP32 output takes the place of the values."""
         if self.is_direct:
-            return self.io_pitch_bytes(self.out_dtype)
-        dtypes = [torch.float32]
-        dtypes += [self.out_dtype] if self.out_dtype is not torch.float32 else []
-        dtypes += [d for d in (self.epilogue.aux_in, self.epilogue.aux_out, self.epilogue.c) if d]
-        return sum(self.io_pitch_bytes(d) for d in dtypes)
+            return {"out": self.out_dtype}
+        epilogue = self.epilogue
+        wanted = {
+            "values": torch.float32,
+            "out": None if self.out_dtype is torch.float32 else self.out_dtype,
+            "aux_in": epilogue.aux_in,
+            "aux_out": epilogue.aux_out,
+            "c": epilogue.c,
+        }
+        return {name: dtype for name, dtype in wanted.items() if dtype is not None}
+
+    @property
+    def _pass_row_bytes(self) -> int:
+        return sum(self.io_pitch_bytes(dtype) for dtype in self._pass_tensors.values())
 
     @property
     def pass_rows(self) -> int:
-        """Rows of its piece that a wave brings out at once: half, or less where more regions must fit."""
+        """Rows of its piece that a wave brings out at once: half, or less where more tensors must
+        fit.
+        """
         rows = max(self.tile.wave_m // 2, WMMA_ROWS)
-        while rows > WMMA_ROWS and self.tile.num_waves * rows * self.pass_row_bytes > STORE_BUDGET_BYTES:
+        while rows > WMMA_ROWS and self.tile.num_waves * rows * self._pass_row_bytes > STORE_BYTES:
             rows //= 2
         return rows
 
     @property
+    def regions(self) -> dict[str, tuple[int, torch.dtype]]:
+        """Byte offset in a wave's piece and dtype of each tensor of a pass, and of one "row"."""
+        offset, regions = 0, {}
+        for name, dtype in self._pass_tensors.items():
+            regions[name] = (offset, dtype)
+            offset += self.pass_rows * self.io_pitch_bytes(dtype)
+        regions.setdefault("out", (0, torch.float32))
+        regions["row"] = (offset, torch.float32)
+        return regions
+
+    @property
     def wave_store_bytes(self) -> int:
-        """LDS of one wave in the epilogue: the pass's rows, and one FP32 row for bias or bias gradient."""
-        extra = self.io_pitch_bytes(torch.float32) if self.epilogue.bias or self.epilogue.bias_grad else 0
-        return self.pass_rows * self.pass_row_bytes + extra
+        """LDS of one wave in the epilogue: its regions, the row only for bias or bias gradient."""
+        needs_row = self.epilogue.bias is not None or self.epilogue.bias_grad
+        return self.regions["row"][0] + needs_row * self.io_pitch_bytes(torch.float32)
 
     @property
     def lds_bytes(self) -> int:
         """Dynamic LDS of a workgroup."""
         return max(self.loop_bytes, self.tile.num_waves * self.wave_store_bytes)
-
-    @property
-    def backward(self) -> bool:
-        """Whether the epilogue multiplies by a derivative."""
-        return self.epilogue.dact is not Activation.NONE
 
     def validate(self) -> Rejection | None:
         """Return why no kernel exists for this, or None."""

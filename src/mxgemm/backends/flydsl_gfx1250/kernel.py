@@ -16,7 +16,7 @@ from mxgemm.backends.flydsl_gfx1250.operand import (
     pick_source,
 )
 from mxgemm.backends.flydsl_gfx1250.registers import address, pick, wave_index, at_most
-from mxgemm.backends.flydsl_gfx1250.store import TileStore
+from mxgemm.backends.flydsl_gfx1250.store import OutputArgs, TileStore
 
 BLOCKS_A_TILE = TILE_K // BLOCK
 WORKGROUP = -1
@@ -121,6 +121,9 @@ def build_gemm(spec: KernelSpec):
         a_scales_stride: fx.Int64,
         b_codes_stride: fx.Int64,
         b_scales_stride: fx.Int64,
+        out_pitch: fx.Int64,
+        c_pitch: fx.Int64,
+        aux_pitch: fx.Int64,
         m: fx.Int32,
         n: fx.Int32,
         k_blocks: fx.Int32,
@@ -197,8 +200,24 @@ def build_gemm(spec: KernelSpec):
         tdm_ops.tensor_wait(0)
         rocdl.s_wait_dscnt(0)
         gpu.barrier()
-        store = TileStore(spec, lane, wave, m, n, alpha, beta, a_view.row0 + wave_row, b_view.row0 + wave_column)
-        store.run(totals, address(out), address(bias), address(c), address(aux), address(bias_grad), split, tile_x * tile.waves_m + wave // tile.waves_n)
+        split_bytes = fx.Int64(split) * fx.Int64(m) * out_pitch * fx.Int64(4)
+        args = OutputArgs(
+            out=address(out) + split_bytes,
+            bias=address(bias),
+            c=address(c),
+            aux=address(aux),
+            bias_grad=address(bias_grad),
+            out_pitch=out_pitch,
+            c_pitch=c_pitch,
+            aux_pitch=aux_pitch,
+            alpha=alpha,
+            beta=beta,
+        )
+        store = TileStore(
+            spec, args, lane=lane, wave=wave, m=m, n=n,
+            row=a_view.row0 + wave_row, column=b_view.row0 + wave_column,
+        )
+        store.run(totals, tile_x * tile.waves_m + wave // tile.waves_n)
 
     @flyc.jit
     def launch(
@@ -215,6 +234,9 @@ def build_gemm(spec: KernelSpec):
         a_scales_stride: fx.Int64,
         b_codes_stride: fx.Int64,
         b_scales_stride: fx.Int64,
+        out_pitch: fx.Int64,
+        c_pitch: fx.Int64,
+        aux_pitch: fx.Int64,
         m: fx.Int32,
         n: fx.Int32,
         k_blocks: fx.Int32,
@@ -225,12 +247,12 @@ def build_gemm(spec: KernelSpec):
     ):
         mxfp4_gemm(
             out, a_codes, a_scales, b_codes, b_scales, bias, c, aux, bias_grad, a_codes_stride, a_scales_stride,
-            b_codes_stride, b_scales_stride, m, n, k_blocks, split_tiles, alpha, beta,
+            b_codes_stride, b_scales_stride, out_pitch, c_pitch, aux_pitch, m, n, k_blocks, split_tiles, alpha, beta,
         ).launch(grid=(1, 1, 1), block=(tile.num_threads, 1, 1), stream=stream)
 
     launch.compile_hints["llvm_options"] = {"amdgpu-expert-scheduling-mode": True}
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(9)]
-    placeholders = [*pointers, *[fx.Int64(0)]*4, *[1]*4, 1.0, 1.0, fx.Stream(None)]
+    placeholders = [*pointers, *[fx.Int64(0)]*7, *[1]*4, 1.0, 1.0, fx.Stream(None)]
     return launch, placeholders, tile.num_threads, spec.lds_bytes
 
 
