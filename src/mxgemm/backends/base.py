@@ -11,12 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict, Unpack
 
 import torch
 
+from mxgemm import arguments
 from mxgemm import epilogue as epilogue_module
-from mxgemm.epilogue import EpilogueArgs
+from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.errors import LayoutMismatch, UnsupportedProblem
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, OperandSpec
@@ -146,6 +147,20 @@ class PreparedOperand:
 Operand = MXTensor | PreparedOperand
 
 
+class EpilogueKeywords(TypedDict, total=False):
+    """The keywords of a call that say what happens on the way out; see `mxgemm.gemm`."""
+
+    alpha: float
+    beta: float
+    c: torch.Tensor | None
+    bias: torch.Tensor | None
+    activation: str | Activation
+    aux_out: torch.Tensor | None
+    dact: str | Activation
+    aux_in: torch.Tensor | None
+    bias_grad: torch.Tensor | None
+
+
 class Backend(ABC):
     """One way to compute the GEMM. Instances hold no state: what a call needs is in the plan."""
 
@@ -221,6 +236,38 @@ class GemmPlan:
         this (n, k).
         """
         return self.backend.prepare(self, operand, "b")
+
+    def __call__(
+        self,
+        a: Operand,
+        b: Operand,
+        *,
+        out: torch.Tensor | None = None,
+        **epilogue: Unpack[EpilogueKeywords],
+    ) -> torch.Tensor:
+        """Compute D, checked like `mxgemm.gemm`, which documents the keywords; returns `out`, made
+        when None.
+
+        Raises:
+            ValueError: the call asks for another epilogue or output dtype than the plan was made
+            for. TypeError, LayoutMismatch: as `mxgemm.gemm`.
+        """
+        problem = self.problem
+        call = arguments.bind(
+            (problem.m, problem.n),
+            a.device,
+            prescale=a.prescale * b.prescale,
+            out=out,
+            out_dtype=problem.out_dtype if out is None else None,
+            **epilogue,
+        )
+        if call.epilogue != problem.epilogue or call.out_dtype != problem.out_dtype:
+            raise ValueError(
+                f"plan on {self.backend.name}: made for {problem.out_dtype} and "
+                f"{problem.epilogue}, "
+                f"got {call.out_dtype} and {call.epilogue}; make a plan for this call"
+            )
+        return self.run(a, b, call.output(), call.args)
 
     def run(self, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs) -> torch.Tensor:
         """Compute D into `out` and return it; everything must already be as the problem says.

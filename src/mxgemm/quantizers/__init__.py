@@ -1,10 +1,12 @@
 """High precision to MXFP4 and back: one entry point whatever the device.
 
-A quantizer for a device is a module with `rejection(x, options)` and `quantize_matrix`; it stands
+A quantizer is a module with the members of `Quantizer`; one for a device is a file here and a place
 in `QUANTIZERS` before the reference, and gives the reference's bits.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 
@@ -12,13 +14,38 @@ from mxgemm.layouts.base import round_up
 from mxgemm.numerics import philox
 from mxgemm.numerics.hadamard import Rotation, rotate_back
 from mxgemm.quantizers import reference
-from mxgemm.quantizers.options import BLOCK, QuantizeOptions
+from mxgemm.quantizers.options import ALONG_K, BLOCK, QuantizeOptions
 from mxgemm.quantizers.scale_rules import DEFAULT_RULE, RULES
 from mxgemm.tensor import CANONICAL, MXPair, MXTensor, OperandLayout
 
 INPUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-ALONG_K, ALONG_M = 0, 1
-"""Philox streams of the two halves of a pair."""
+Buffers = tuple[torch.Tensor, torch.Tensor]
+"""Canonical codes uint8 [rows, stored_k/2] and scales uint8 [rows, stored_k/32]."""
+
+
+class Quantizer(Protocol):
+    """What a module that quantizes on some device offers; x is float32, bfloat16 or float16 [M, K]
+    with any strides.
+    """
+
+    def accepts(self, x: torch.Tensor, options: QuantizeOptions) -> bool:
+        """Return whether it takes this matrix in this process."""
+
+    def quantize_matrix(
+        self, x: torch.Tensor, stored_k: int, options: QuantizeOptions, *, stream: int = ALONG_K
+    ) -> Buffers:
+        """Return x quantized along K, filled with zeros to stored_k."""
+
+    def quantize_both(
+        self, x: torch.Tensor, stored_k: int, stored_m: int, options: QuantizeOptions
+    ) -> tuple[Buffers, Buffers]:
+        """Return x quantized along K, and x.T along M, from one read where the device can."""
+
+
+QUANTIZERS: tuple[Quantizer, ...] = (reference,)
+"""Every quantizer, fastest first on the tensors that it accepts; all give the same bits, and the
+reference takes any.
+"""
 
 
 def quantize(
@@ -81,7 +108,8 @@ def quantize(
             f"quantize: K must be a multiple of {options.contraction_multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
-    return _quantize(matrix, stored_k, options, ALONG_K, layout)
+    buffers = _quantizer(matrix, options).quantize_matrix(matrix, stored_k, options)
+    return _tensor(buffers, (matrix.shape[0], k), stored_k, options, layout)
 
 
 def quantize_pair(
@@ -123,9 +151,13 @@ def quantize_pair(
             f"quantize_pair: K must be a multiple of {multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
-    along_k = _quantize(matrix, round_up(k, multiple), options, ALONG_K, layout)
-    along_m = _quantize(matrix.t(), round_up(rows, multiple), options, ALONG_M, layout)
-    return MXPair(along_k, along_m)
+    quantizer = _quantizer(matrix, options)
+    stored_k, stored_m = round_up(k, multiple), round_up(rows, multiple)
+    along_k, along_m = quantizer.quantize_both(matrix, stored_k, stored_m, options)
+    return MXPair(
+        _tensor(along_k, (rows, k), stored_k, options, layout),
+        _tensor(along_m, (k, rows), stored_m, options, layout),
+    )
 
 
 def dequantize(
@@ -158,18 +190,21 @@ def dequantize(
     return values[:, : tensor.k].to(dtype)
 
 
-def _quantize(
-    matrix: torch.Tensor,
+def _quantizer(x: torch.Tensor, options: QuantizeOptions) -> Quantizer:
+    return next(each for each in QUANTIZERS if each.accepts(x, options))
+
+
+def _tensor(
+    buffers: Buffers,
+    shape: tuple[int, int],
     stored_k: int,
     options: QuantizeOptions,
-    stream: int,
     layout: OperandLayout,
 ) -> MXTensor:
-    codes, scales = reference.quantize_matrix(matrix, stored_k, options, stream=stream)
     tensor = MXTensor(
-        codes=codes,
-        scales=scales,
-        shape=(matrix.shape[0], matrix.shape[1]),
+        codes=buffers[0],
+        scales=buffers[1],
+        shape=shape,
         stored_k=stored_k,
         scale_rule=options.rule,
         rotation=options.rotation,
@@ -225,8 +260,10 @@ def _as_matrix(x: torch.Tensor, what: str) -> torch.Tensor:
 __all__ = [
     "BLOCK",
     "INPUT_DTYPES",
+    "QUANTIZERS",
     "RULES",
     "QuantizeOptions",
+    "Quantizer",
     "dequantize",
     "quantize",
     "quantize_pair",

@@ -55,3 +55,5 @@ class QuantizeOptions:
 
 BLOCK = 32
 PRESCALE = 0.75
+ALONG_K, ALONG_M = 0, 1
+"""Philox streams of the two halves of a pair."""
