@@ -41,6 +41,11 @@ COPY_WAVES = 4
 STORE_BYTES = 147_456
 """LDS that the epilogue may use, 144 KiB."""
 
+REDUCE_THREADS = 256
+"""Lanes of a workgroup of the small kernels."""
+SLICE_ROWS = 64
+"""Rows that one lane of `split_sum` walks over, and one slice of its bias gradient."""
+
 
 class CodesForm(StrEnum):
     """How an operand's codes lie in global memory, and with that in LDS; named as their layout.
@@ -296,3 +301,11 @@ class KernelSpec:
     def __str__(self) -> str:
         name = f"{self.tile} a:{self.a} b:{self.b}"
         return f"{name} -> {str(self.out_dtype)[6:]} {self.epilogue}"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSumSpec:
+    """What the kernel that sums a split contraction's parts is specialized for."""
+
+    out_dtype: torch.dtype
+    epilogue: Epilogue

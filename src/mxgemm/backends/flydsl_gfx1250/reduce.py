@@ -7,28 +7,15 @@ workgroup finished first.
     bias_grad_sum   bias_grad[n] = sum over r of parts[r, n]  parts: float32 [slices, N]
 """
 
-from dataclasses import dataclass
-
 import torch
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
+from mxgemm.backends.flydsl_gfx1250.config import REDUCE_THREADS, SLICE_ROWS, SplitSumSpec
 from mxgemm.backends.flydsl_gfx1250.registers import address, global_load, global_store
 from mxgemm.backends.flydsl_gfx1250.store import ELEMENTS, OutputArgs, fuse
-from mxgemm.epilogue import Epilogue
 
-THREADS = 256
-SLICE_ROWS = 64
-"""Rows that one lane of `split_sum` walks over, and one slice of its bias gradient."""
 FP32_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitSumSpec:
-    """What a `split_sum` kernel is specialized for."""
-
-    out_dtype: torch.dtype
-    epilogue: Epilogue
 
 
 def _element(base, pitch, row, column, dtype):
@@ -53,7 +40,7 @@ def build_split_sum(spec: SplitSumSpec):
     """Return launcher, placeholders, threads and LDS bytes of the kernel for `spec`."""
     epilogue = spec.epilogue
 
-    @flyc.kernel(known_block_size=[THREADS, 1, 1])
+    @flyc.kernel(known_block_size=[REDUCE_THREADS, 1, 1])
     def mxfp4_split_sum(
         out: fx.Pointer,
         parts: fx.Pointer,
@@ -70,7 +57,7 @@ def build_split_sum(spec: SplitSumSpec):
         alpha: fx.Float32,
         beta: fx.Float32,
     ):
-        column = fx.Int32(fx.block_idx.x) * THREADS + fx.Int32(fx.thread_idx.x)
+        column = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         slice_number = fx.Int32(fx.block_idx.y)
         args = OutputArgs(
             out=address(out),
@@ -130,19 +117,19 @@ def build_split_sum(spec: SplitSumSpec):
     ):
         mxfp4_split_sum(
             out, parts, bias, c, aux, bias_grad, out_pitch, c_pitch, aux_pitch, m, n, splits, alpha, beta
-        ).launch(grid=(1, 1, 1), block=(THREADS, 1, 1), stream=stream)
+        ).launch(grid=(1, 1, 1), block=(REDUCE_THREADS, 1, 1), stream=stream)
 
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(6)]
     placeholders = [*pointers, *[fx.Int64(0)] * 3, 1, 1, 1, 1.0, 1.0, fx.Stream(None)]
-    return launch, placeholders, THREADS, 0
+    return launch, placeholders, REDUCE_THREADS, 0
 
 
 def build_bias_grad_sum(_: None):
     """Return launcher, placeholders, threads and LDS bytes of the kernel."""
 
-    @flyc.kernel(known_block_size=[THREADS, 1, 1])
+    @flyc.kernel(known_block_size=[REDUCE_THREADS, 1, 1])
     def mxfp4_bias_grad_sum(out: fx.Pointer, parts: fx.Pointer, n: fx.Int32, slices: fx.Int32):
-        column = fx.Int32(fx.block_idx.x) * THREADS + fx.Int32(fx.thread_idx.x)
+        column = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         if column < n:
             total = fx.Float32(0.0)
             for row in range(slices):
@@ -154,8 +141,8 @@ def build_bias_grad_sum(_: None):
         out: fx.Pointer, parts: fx.Pointer, n: fx.Int32, slices: fx.Int32, stream: fx.Stream
     ):
         mxfp4_bias_grad_sum(out, parts, n, slices).launch(
-            grid=(1, 1, 1), block=(THREADS, 1, 1), stream=stream
+            grid=(1, 1, 1), block=(REDUCE_THREADS, 1, 1), stream=stream
         )
 
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(2)]
-    return launch, [*pointers, 1, 1, fx.Stream(None)], THREADS, 0
+    return launch, [*pointers, 1, 1, fx.Stream(None)], REDUCE_THREADS, 0

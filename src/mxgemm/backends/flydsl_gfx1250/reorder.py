@@ -8,10 +8,9 @@ K tile's four scales of a row. Units that do not exist become zero.
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 from flydsl.expr.typing import Vector
-from mxgemm.backends.flydsl_gfx1250.config import CHUNK_BYTES, WMMA_ROWS, WORD_BYTES
+from mxgemm.backends.flydsl_gfx1250.config import CHUNK_BYTES, REDUCE_THREADS, WMMA_ROWS, WORD_BYTES
 from mxgemm.backends.flydsl_gfx1250.registers import address, global_load, global_store
 
-THREADS = 256
 BYTE_BITS = 8
 
 
@@ -21,7 +20,7 @@ def build_reorder_codes(_: None):
     Grid (padded rows / 256 rounded up, padded chunks): a lane is a row, a workgroup's y a chunk.
     """
 
-    @flyc.kernel(known_block_size=[THREADS, 1, 1])
+    @flyc.kernel(known_block_size=[REDUCE_THREADS, 1, 1])
     def mxfp4_reorder_codes(
         packed: fx.Pointer,
         plain: fx.Pointer,
@@ -31,7 +30,7 @@ def build_reorder_codes(_: None):
         padded_rows: fx.Int32,
         padded_chunks: fx.Int32,
     ):
-        row = fx.Int32(fx.block_idx.x) * THREADS + fx.Int32(fx.thread_idx.x)
+        row = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         chunk = fx.Int32(fx.block_idx.y)
         if row < padded_rows:
             unit = Vector.filled(CHUNK_BYTES, 0, fx.Int8)
@@ -56,10 +55,10 @@ def build_reorder_codes(_: None):
     ):
         mxfp4_reorder_codes(
             packed, plain, plain_pitch, rows, chunks, padded_rows, padded_chunks
-        ).launch(grid=(1, 1, 1), block=(THREADS, 1, 1), stream=stream)
+        ).launch(grid=(1, 1, 1), block=(REDUCE_THREADS, 1, 1), stream=stream)
 
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(2)]
-    return launch, [*pointers, fx.Int64(0), 1, 1, 1, 1, fx.Stream(None)], THREADS, 0
+    return launch, [*pointers, fx.Int64(0), 1, 1, 1, 1, fx.Stream(None)], REDUCE_THREADS, 0
 
 
 def build_reorder_scales(_: None):
@@ -69,11 +68,11 @@ def build_reorder_scales(_: None):
     Grid (rows / 256 rounded up, K tiles): a lane is a row, a workgroup's y a K tile.
     """
 
-    @flyc.kernel(known_block_size=[THREADS, 1, 1])
+    @flyc.kernel(known_block_size=[REDUCE_THREADS, 1, 1])
     def mxfp4_reorder_scales(
         packed: fx.Pointer, plain: fx.Pointer, plain_pitch: fx.Int64, rows: fx.Int32, blocks: fx.Int32
     ):
-        row = fx.Int32(fx.block_idx.x) * THREADS + fx.Int32(fx.thread_idx.x)
+        row = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         k_tile = fx.Int32(fx.block_idx.y)
         if row < rows:
             word = fx.Int32(0)
@@ -97,8 +96,8 @@ def build_reorder_scales(_: None):
         stream: fx.Stream,
     ):
         mxfp4_reorder_scales(packed, plain, plain_pitch, rows, blocks).launch(
-            grid=(1, 1, 1), block=(THREADS, 1, 1), stream=stream
+            grid=(1, 1, 1), block=(REDUCE_THREADS, 1, 1), stream=stream
         )
 
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(2)]
-    return launch, [*pointers, fx.Int64(0), 1, 1, fx.Stream(None)], THREADS, 0
+    return launch, [*pointers, fx.Int64(0), 1, 1, fx.Stream(None)], REDUCE_THREADS, 0
