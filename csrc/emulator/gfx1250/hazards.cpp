@@ -1,0 +1,146 @@
+// What the hardware does not check for the program: register distances after a matrix operation, the two interlocks that
+// expert scheduling turns off, EXEC at a matrix operation, alignment.
+// Sources: CDNA5 ISA guide, sections on WMMA dependencies and on the DEPCTR counters.
+#include "core/fault.h"
+#include "gfx1250/architecture.h"
+
+namespace mxgemm::emulator::gfx1250 {
+namespace {
+
+constexpr int kFormatF4 = 4;
+constexpr int kFastToMatrix = 2, kFastToVector = 1;  // both operands FP4, 16x16x128
+constexpr int kSlowToMatrix = 4, kSlowToVector = 3;  // every other scaled operation
+constexpr unsigned kScaleRegisters = 256;
+constexpr uint64_t kLongestDistance = 16;
+
+bool overlap(RegisterRange a, RegisterRange b) { return a.first < b.first + b.count && b.first < a.first + a.count; }
+
+RegisterRange range(const Operand& operand) { return {operand.index, operand.words}; }
+
+[[noreturn]] void too_close(const RecentMatrix& recent, RegisterRange registers, const char* use, uint64_t have, int need) {
+  throw Fault("matrix_distance",
+              format("%s %llu vector instructions after the matrix operation at pc %u", use, (unsigned long long)have,
+                     recent.pc),
+              register_name('v', registers.first, registers.count), format("%d v_nop", int(need - have)));
+}
+
+void check_distance(State& s, const Instruction& instruction) {
+  const bool matrix = instruction.operation->unit == Unit::kMatrix;
+  for (const RecentMatrix& recent : s.recent) {
+    const uint64_t between = s.vector_issued - recent.issued - 1;
+    if (matrix) {
+      if (between >= uint64_t(recent.to_matrix)) continue;
+      for (int i : {1, 2, 4, 5}) {  // A, B and the scales
+        if (i >= instruction.num_operands || instruction.op(i).kind != Kind::kVector) continue;
+        if (overlap(recent.d, range(instruction.op(i))))
+          too_close(recent, range(instruction.op(i)), "matrix source is an unfinished result,", between, recent.to_matrix);
+      }
+      continue;
+    }
+    if (between >= uint64_t(recent.to_vector)) continue;
+    for (RegisterRange read : instruction.vector_reads)
+      if (overlap(recent.d, read)) too_close(recent, read, "read of an unfinished result,", between, recent.to_vector);
+    for (RegisterRange write : instruction.vector_writes)
+      if (overlap(recent.d, write) || overlap(recent.a, write) || overlap(recent.b, write))
+        too_close(recent, write, "overwrite of a register that is in use,", between, recent.to_vector);
+  }
+}
+
+void remember_matrix(State& s, const Instruction& instruction) {
+  const bool fast = instruction.modifier[kFormatA] == kFormatF4 && instruction.modifier[kFormatB] == kFormatF4 &&
+                    instruction.op(0).words == 8;
+  s.recent.push_back({range(instruction.op(0)), range(instruction.op(1)), range(instruction.op(2)), s.vector_issued,
+                      fast ? kFastToMatrix : kSlowToMatrix, fast ? kFastToVector : kSlowToVector, instruction.pc});
+}
+
+void expert_vector(State& s, const Instruction& instruction) {
+  for (RegisterRange write : instruction.vector_writes)
+    for (unsigned i = write.first; i < unsigned(write.first + write.count); ++i) {
+      const State::MemoryRead& read = s.last_memory_read[i];
+      if (read.sequence > s.memory_reads_proven && read.sequence > s.memory_reads_proven_by_counter[read.counter])
+        throw Fault("expert_wait", "overwrite of a register that a memory instruction may not have read yet",
+                    register_name('v', i, 1),
+                    format("s_wait_alu depctr_vm_vsrc(%llu)", (unsigned long long)(s.memory_reads - read.sequence)));
+    }
+}
+
+void expert_memory(State& s, const Instruction& instruction) {
+  for (const auto* ranges : {&instruction.vector_reads, &instruction.vector_writes})
+    for (RegisterRange used : *ranges)
+      for (unsigned i = used.first; i < unsigned(used.first + used.count); ++i)
+        if (s.last_vector_write[i] > s.vector_writes_proven)
+          throw Fault("expert_wait", "a memory instruction uses a register whose vector result may not be written yet",
+                      register_name('v', i, 1),
+                      format("s_wait_alu depctr_va_vdst(%llu)",
+                             (unsigned long long)(s.vector_writes - s.last_vector_write[i])));
+}
+
+int counter_of(const Instruction& instruction) {
+  if (instruction.operation->unit == Unit::kLocal) return kLocalCount;
+  return instruction.vector_writes.empty() ? kStoreCount : kLoadCount;
+}
+
+}  // namespace
+
+void before(Wave& wave, const Instruction& instruction) {
+  State& s = state(wave);
+  const Unit unit = instruction.operation->unit;
+  const bool vector = unit == Unit::kVector || unit == Unit::kMatrix;
+  const bool memory = unit == Unit::kLocal || unit == Unit::kGlobal;
+  if (!vector && !memory) return;
+  if (uint32_t(instruction.modifier[kMsb]) != s.msb)
+    throw Fault("register_bank",
+                format("the upper VGPR number bits are 0x%x here, the code before this instruction in program order sets 0x%x",
+                       s.msb, unsigned(instruction.modifier[kMsb])),
+                "", "s_set_vgpr_msb on every path");
+  if (unit == Unit::kMatrix && wave.scalars[kExec] != 0xFFFFFFFFu)
+    throw Fault("exec", format("EXEC must be all ones at a matrix operation, got 0x%08x", wave.scalars[kExec]), "exec_lo",
+                "s_mov_b32 exec_lo, -1");
+  if (vector) {
+    ++s.vector_issued;
+    if (!s.recent.empty()) {
+      if (s.vector_issued - s.recent.front().issued > kLongestDistance) s.recent.erase(s.recent.begin());
+      check_distance(s, instruction);
+    }
+    if (unit == Unit::kMatrix) remember_matrix(s, instruction);
+    if (s.expert()) expert_vector(s, instruction);
+    if (!instruction.vector_writes.empty()) {
+      ++s.vector_writes;
+      for (RegisterRange write : instruction.vector_writes)
+        for (unsigned i = write.first; i < unsigned(write.first + write.count); ++i)
+          s.last_vector_write[i] = s.vector_writes;
+    }
+  } else {
+    if (s.expert()) expert_memory(s, instruction);
+    if (!instruction.vector_reads.empty()) {
+      ++s.memory_reads;
+      for (RegisterRange read : instruction.vector_reads)
+        for (unsigned i = read.first; i < unsigned(read.first + read.count); ++i)
+          s.last_memory_read[i] = {s.memory_reads, counter_of(instruction)};
+    }
+  }
+}
+
+void retired(Wave& wave, int counter, const AsyncOperation& operation) {
+  uint64_t& proven = state(wave).memory_reads_proven_by_counter[counter];
+  if (operation.sequence > proven) proven = operation.sequence;
+}
+
+std::string static_check(const Instruction& instruction) {
+  for (const Instruction* half = &instruction; half; half = half->second.get()) {
+    if (half->modifier[kClamp] || half->modifier[kOutputMultiply]) return "clamp and output multiply are not emulated";
+    for (int i = 0; i < half->num_operands; ++i)
+      if (half->operand[i].modifiers && !half->operation->floating)
+        return "source negation and absolute value are not emulated for this instruction";
+  }
+  if (instruction.operation->unit != Unit::kMatrix) return "";
+  for (int i = 0; i < instruction.num_operands; ++i) {
+    const Operand& operand = instruction.op(i);
+    if (operand.kind != Kind::kVector) continue;
+    if (operand.words > 1 && operand.index % 2) return "matrix operands must start at an even register";
+    if (i >= 4 && operand.index + operand.words > int(kScaleRegisters)) return "scales must be in v0..v255";
+  }
+  return "";
+}
+
+}  // namespace mxgemm::emulator::gfx1250
