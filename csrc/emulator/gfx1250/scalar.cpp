@@ -165,6 +165,11 @@ void add_bits(OperationTable& t) {
   add(t, "s_bfe_u64", [](Scc c, u64 a, u32 b) { return bit_field<u64>(c, a, b); });
   add(t, "s_bfe_i64", [](Scc c, i64 a, u32 b) { return bit_field<i64>(c, a, b); });
   add(t, "s_bfm_b32", [](Scc, u32 a, u32 b) { return ((1u << (a & 31)) - 1) << (b & 31); });
+  add(t, "s_brev_b32", [](Scc, u32 a) {
+    u32 reversed = 0;
+    for (int bit = 0; bit < 32; ++bit) reversed |= (a >> bit & 1) << (31 - bit);
+    return reversed;
+  });
   add(t, "s_ctz_i32_b32", [](Scc, u32 a) { return a ? u32(__builtin_ctz(a)) : ~0u; });
   add(t, "s_clz_i32_u32", [](Scc, u32 a) { return a ? u32(__builtin_clz(a)) : ~0u; });
   add(t, "s_bcnt1_i32_b32", [](Scc c, u32 a) { return c.nonzero(u32(__builtin_popcount(a))); });

@@ -91,6 +91,7 @@ void add_integer(OperationTable& t) {
   add_lanes(t, "v_min_u32", [](u32 a, u32 b) { return std::min(a, b); });
   add_lanes(t, "v_max_i32", [](i32 a, i32 b) { return std::max(a, b); });
   add_lanes(t, "v_min_i32", [](i32 a, i32 b) { return std::min(a, b); });
+  add_lanes(t, "v_med3_i32", [](i32 a, i32 b, i32 c) { return std::max(std::min(a, b), std::min(std::max(a, b), c)); });
   add_lanes(t, "v_lshl_add_u32", [](u32 a, u32 b, u32 c) { return (a << shift(b)) + c; });
   add_lanes(t, "v_add_lshl_u32", [](u32 a, u32 b, u32 c) { return (a + b) << shift(c); });
   add_lanes(t, "v_lshl_or_b32", [](u32 a, u32 b, u32 c) { return a << shift(b) | c; });
@@ -284,6 +285,12 @@ void commit64(Wave& wave, const Operand& operand, const u64* values) {
   commit(wave, upper, high);
 }
 
+void move64(Wave& wave, const Instruction& i) {
+  u64 result[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = wide_source(wave, i.op(1), lane);
+  commit64(wave, i.op(0), result);
+}
+
 template <class F, class R, class A, class B>
 void wide_two(Wave& wave, const Instruction& i, R (*)(A, B)) {
   u64 result[kLanes];
@@ -306,6 +313,7 @@ void add_wide(OperationTable& t, const char* name, F) {
 }
 
 void add_wide_integer(OperationTable& t) {
+  t.add({"v_mov_b64", Unit::kVector, move64});
   add_wide(t, "v_lshlrev_b64", [](u32 a, u64 b) { return b << (a & 63); });
   add_wide(t, "v_lshrrev_b64", [](u32 a, u64 b) { return b >> (a & 63); });
   add_wide(t, "v_ashrrev_i64", [](u32 a, i64 b) { return b >> (a & 63); });

@@ -12,7 +12,7 @@ import torch
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 from mxgemm.backends.flydsl_gfx1250.config import REDUCE_THREADS, SLICE_ROWS, SplitSumSpec
-from mxgemm.backends.flydsl_gfx1250.registers import address, global_load, global_store
+from mxgemm.backends.flydsl_gfx1250.registers import address, global_load, global_store, narrow, widen
 from mxgemm.backends.flydsl_gfx1250.store import ELEMENTS, OutputArgs, fuse
 
 FP32_BYTES = 4
@@ -23,12 +23,12 @@ def _element(base, pitch, row, column, dtype):
     if dtype is None:
         return None
     value = global_load(_at(base, pitch, row, column, dtype.itemsize), ELEMENTS[dtype])
-    return value if dtype is torch.float32 else value.to(fx.Float32)
+    return value if dtype is torch.float32 else widen(value)
 
 
 def _put(base, pitch, row, column, dtype, value):
     """Store an FP32 value to element (row, column) of a row-major tensor of `dtype`."""
-    value = value if dtype is torch.float32 else value.to(ELEMENTS[dtype])
+    value = value if dtype is torch.float32 else narrow(value, ELEMENTS[dtype])
     global_store(_at(base, pitch, row, column, dtype.itemsize), value, ELEMENTS[dtype])
 
 

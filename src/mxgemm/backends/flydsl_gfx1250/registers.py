@@ -5,7 +5,7 @@ The few lines that the kernels need below FlyDSL's own vocabulary; each becomes 
 
 import flydsl.expr as fx
 from flydsl._mlir import ir
-from flydsl._mlir.dialects import arith, scf, vector
+from flydsl._mlir.dialects import arith, llvm, scf, vector
 from flydsl.expr import rocdl
 from flydsl.expr.typing import T, as_ir_value
 
@@ -81,6 +81,25 @@ def global_store(byte_address, value, element):
     """Store one element or a vector to a global address that is aligned to one element."""
     pointer = _pointer(byte_address, element, fx.AddressSpace.Global, element.width // 8)
     fx.generic_store(pointer, value)
+
+
+def widen(value):
+    """Return a 16-bit float as FP32, by an instruction of its own.
+
+    The fence keeps the compiler from moving later arithmetic to 16 bits or into mixed instructions.
+    """
+    return _fence(value.to(fx.Float32))
+
+
+def narrow(value, element):
+    """Return an FP32 value rounded once to `element`, by an instruction of its own."""
+    return _fence(value).to(element)
+
+
+def _fence(value):
+    return fx.Float32(
+        llvm.call_intrinsic(T.f32, "llvm.arithmetic.fence", [as_ir_value(value)], [], [])
+    )
 
 
 def counted_loop(count: int, state, body):

@@ -24,7 +24,9 @@ from mxgemm.backends.flydsl_gfx1250.registers import (
     counted_loop,
     lds_load,
     lds_store,
+    narrow,
     pick,
+    widen,
 )
 from mxgemm.backends.flydsl_gfx1250.tdm import Transfer, transfer_flags
 from mxgemm.epilogue import Epilogue
@@ -236,13 +238,12 @@ class TileStore:
     def _load_lane(self, row_address, dtype):
         address = row_address + self.lane * (self.width * dtype.itemsize)
         loaded = lds_load(address, ELEMENTS[dtype], self.width)
-        if dtype is not torch.float32:
-            loaded = loaded.to(fx.Float32)
-        return [loaded[i] for i in range(self.width)]
+        values = [loaded[i] for i in range(self.width)]
+        return values if dtype is torch.float32 else [widen(value) for value in values]
 
     def _store_lane(self, row_address, values, dtype) -> None:
         address = row_address + self.lane * (self.width * dtype.itemsize)
-        vector = Vector.from_elements(values, fx.Float32)
+        element = ELEMENTS[dtype]
         if dtype is not torch.float32:
-            vector = vector.to(ELEMENTS[dtype])
-        lds_store(address, vector, ELEMENTS[dtype], self.width)
+            values = [narrow(value, element) for value in values]
+        lds_store(address, Vector.from_elements(values, element), element, self.width)

@@ -84,6 +84,7 @@ _LISTING = {
     "SOP1": """
         0x00 s_mov_b32
         0x01 s_mov_b64              sdst:2 src0:2
+        0x04 s_brev_b32
         0x08 s_ctz_i32_b32
         0x0a s_clz_i32_u32
         0x0e s_sext_i32_i8
@@ -175,6 +176,7 @@ _LISTING = {
         0x0a v_cvt_f16_f32
         0x0b v_cvt_f32_f16
         0x11 v_cvt_f32_ubyte0
+        0x1d v_mov_b64              dst:2 src0:2
         0x1e v_tanh_f32
         0x20 v_fract_f32
         0x21 v_trunc_f32
@@ -232,6 +234,7 @@ _LISTING = {
         0x213 v_fma_f32
         0x216 v_alignbit_b32
         0x217 v_alignbyte_b32
+        0x220 v_med3_i32
         0x234 v_bitop3_b32
         0x235 v_mad_u32
         0x240 v_xor3_b32
