@@ -7,12 +7,16 @@ words, before anything is written.
 
 from __future__ import annotations
 
-import math
+import itertools
 from dataclasses import dataclass
 
 import torch
 
 from mxgemm.epilogue import OUTPUT_DTYPES, Activation, Epilogue, EpilogueArgs
+
+LARGEST_FP32 = torch.finfo(torch.float32).max
+WRITTEN = ("out", "aux_out", "bias_grad")
+"""The tensors of a call that receive results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +76,7 @@ def bind(
         TypeError: an argument of the wrong type or dtype.
         ValueError: shapes, devices, strides or values that do not fit, or tensors that overlap.
     """
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not math.isfinite(value):
-            raise ValueError(f"gemm: {name} must be finite, got {value}")
+    factor, beta = _factor("alpha", alpha, divided_by=prescale), _factor("beta", beta)
     dtype = _out_dtype(out, out_dtype)
     if beta != 0 and c is None:
         if out is None:
@@ -93,8 +95,7 @@ def bind(
     for name, tensor in tensors.items():
         if tensor is not None:
             _check_tensor(name, tensor, shape, device)
-    _check_overlap(out, c, aux_out)
-    factor = alpha / prescale
+    _check_overlap(tensors)
     epilogue = Epilogue(
         has_alpha=factor != 1.0,
         bias=_dtype(bias),
@@ -115,6 +116,16 @@ def bind(
         bias_grad=bias_grad,
     )
     return Call(shape=shape, device=device, out=out, out_dtype=dtype, epilogue=epilogue, args=args)
+
+
+def _factor(name: str, value: float, *, divided_by: float = 1.0) -> float:
+    """Return value / divided_by, which the epilogue multiplies by in FP32."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"gemm: {name} must be a Python number, got {type(value).__name__}")
+    factor = value / divided_by
+    if not abs(factor) <= LARGEST_FP32:
+        raise ValueError(f"gemm: {name} must be finite in FP32, got {value}")
+    return factor
 
 
 def _out_dtype(out: torch.Tensor | None, out_dtype: torch.dtype | None) -> torch.dtype:
@@ -162,21 +173,20 @@ def _check_tensor(
         )
 
 
-def _check_overlap(
-    out: torch.Tensor | None, c: torch.Tensor | None, aux_out: torch.Tensor | None
-) -> None:
+def _check_overlap(tensors: dict[str, torch.Tensor | None]) -> None:
     """Raise where a tensor that is written shares memory with another one, except that C may be
     `out` itself.
     """
-    for name, tensor, other in (("c", c, out), ("aux_out", aux_out, out), ("aux_out", aux_out, c)):
-        if tensor is None or other is None or not tensor.numel():
+    given = {name: t for name, t in tensors.items() if t is not None and t.numel()}
+    for written, other in itertools.product(WRITTEN, given):
+        if written not in given or other == written:
             continue
-        is_out = name == "c" and _same_view(tensor, other)
-        first, second = _span(tensor), _span(other)
-        if not is_out and first[0] < second[1] and second[0] < first[1]:
+        first, second = given[written], given[other]
+        is_out = (written, other) == ("out", "c") and _same_view(first, second)
+        if not is_out and _overlap(first, second):
             raise ValueError(
-                f"gemm: {name} must not overlap another tensor of the call, except that c may be "
-                "out itself, got shared memory; pass a copy"
+                f"gemm: {other} must not overlap {written}, which is written, unless c is out "
+                f"itself, got both in one memory; pass a copy"
             )
 
 
@@ -184,13 +194,33 @@ def _same_view(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.data_ptr() == y.data_ptr() and x.stride() == y.stride() and x.dtype == y.dtype
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the half-open range of addresses from a tensor's first to its last element."""
+def _overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Return whether two tensors with contiguous rows share a byte; of matrices with different row
+    strides whether their address ranges do.
+    """
+    if x.data_ptr() > y.data_ptr():
+        x, y = y, x
+    distance = y.data_ptr() - x.data_ptr()
+    if distance >= _span_bytes(x):
+        return False
+    pitch = x.stride(0) * x.element_size() if x.dim() == 2 else 0
+    if not pitch or y.dim() != 2 or y.stride(0) * y.element_size() != pitch:
+        return True
+    # Columns of one buffer: both repeat at the same pitch, so one period decides.
+    column = distance % pitch
+    return column < _row_bytes(x) or column + _row_bytes(y) > pitch
+
+
+def _row_bytes(tensor: torch.Tensor) -> int:
+    return tensor.shape[-1] * tensor.element_size()
+
+
+def _span_bytes(tensor: torch.Tensor) -> int:
+    """Return the number of bytes from a tensor's first to the end of its last element."""
     last = sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    start = tensor.data_ptr()
-    return start, start + (last + 1) * tensor.element_size()
+    return (last + 1) * tensor.element_size()
 
 
 def _activation(value: str | Activation, name: str) -> Activation:

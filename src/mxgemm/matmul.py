@@ -40,7 +40,7 @@ def gemm(
         b: the second operand, shape (N, K), or the form of it that a plan prepared.
         out: where D goes: float32, bfloat16 or float16 [M, N], rows contiguous; made when None.
         out_dtype: dtype of D when `out` is None; bfloat16 by default.
-        alpha, beta: finite factors of the product and of C.
+        alpha, beta: factors of the product and of C, finite in FP32.
         c: [M, N] added with beta; `out` itself when None and beta is not 0.
         bias: [N].
         activation: "none", "relu", "gelu" (erf) or "gelu_tanh".
@@ -109,7 +109,14 @@ def problem_for(
     numerics: Numerics = Numerics.DEFAULT,
     device: DeviceSpec | None = None,
 ) -> GemmProblem:
-    """Return the problem that these operands pose, for `mxgemm.plan` and `mxgemm.explain`."""
+    """Return the problem that these operands pose, for `mxgemm.plan` and `mxgemm.explain`.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> a, b = mxgemm.quantize(torch.ones(2, 32)), mxgemm.quantize(torch.ones(3, 32))
+        >>> str(mxgemm.problem_for(a, b))
+        '2x3x32 -> bfloat16 on cpu, a mxfp4 row_major+row_major, b mxfp4 row_major+row_major'
+    """
     return GemmProblem(
         m=a.shape[0],
         n=b.shape[0],
@@ -193,6 +200,8 @@ def _numerics(value: str | Numerics) -> Numerics:
 
 def _device(device: DeviceSpec | str, where: torch.device) -> DeviceSpec:
     spec = DeviceSpec.parse(device) if isinstance(device, str) else device
+    if not isinstance(spec, DeviceSpec):
+        raise TypeError(f"gemm: device must be a DeviceSpec or str, got {type(spec).__name__}")
     if spec.torch_device != where:
         raise ValueError(
             f"gemm: operands for {spec} must be on {spec.torch_device}, got {where}; use .to()"

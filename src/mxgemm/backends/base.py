@@ -280,11 +280,20 @@ class GemmPlan:
             ("a", a, problem.m, problem.a),
             ("b", b, problem.n, problem.b),
         ):
-            if operand.shape[0] != rows or operand.stored_k != problem.k or _spec(operand) != spec:
+            if (
+                (operand.shape[0], operand.stored_k) != (rows, problem.k)
+                or _spec(operand) != spec
+                or operand.device != problem.device.torch_device
+            ):
                 raise LayoutMismatch(
                     f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and "
-                    f"stored k {problem.k}, "
-                    f"got {operand!r}; make a plan for this operand"
+                    f"stored k {problem.k} on {problem.device.torch_device}, got {operand!r}; "
+                    f"make a plan for this operand"
+                )
+            if isinstance(operand, PreparedOperand) and operand.side != side:
+                raise LayoutMismatch(
+                    f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got "
+                    f"an operand prepared as {operand.side}; prepare it anew"
                 )
         if problem.m == 0 or problem.n == 0:
             if args.bias_grad is not None:

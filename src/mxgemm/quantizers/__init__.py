@@ -6,6 +6,7 @@ in `QUANTIZERS` before the reference, and gives the reference's bits.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Protocol
 
 import torch
@@ -83,7 +84,7 @@ def quantize(
         zeros gets scale 1.
 
     Raises:
-        TypeError: x is not a tensor of a supported dtype.
+        TypeError: x is not a tensor of a supported dtype, or an option has another type.
         ValueError: an unknown rule or rounding, a generator without stochastic rounding, a scalar,
         or K that needs `pad`.
 
@@ -98,6 +99,7 @@ def quantize(
         rotation=rotation,
         block_2d=block_2d,
         prescale=prescale,
+        layout=layout,
         generator=generator,
     )
     matrix = _as_matrix(x, "quantize")
@@ -108,6 +110,7 @@ def quantize(
             f"quantize: K must be a multiple of {options.contraction_multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
+    options = _seeded(options, generator)
     buffers = _quantizer(matrix, options).quantize_matrix(matrix, stored_k, options)
     return _tensor(buffers, (matrix.shape[0], k), stored_k, options, layout)
 
@@ -134,6 +137,12 @@ def quantize_pair(
 
     Raises:
         TypeError, ValueError: as `quantize`.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> pair = mxgemm.quantize_pair(torch.ones(5, 64))
+        >>> pair.along_k.shape, pair.along_m.shape, pair.along_m.stored_k
+        ((5, 64), (64, 5), 32)
     """
     options = _options(
         rule=rule,
@@ -141,6 +150,7 @@ def quantize_pair(
         rotation=rotation,
         block_2d=block_2d,
         prescale=prescale,
+        layout=layout,
         generator=generator,
     )
     matrix = _as_matrix(x, "quantize_pair")
@@ -151,6 +161,7 @@ def quantize_pair(
             f"quantize_pair: K must be a multiple of {multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
+    options = _seeded(options, generator)
     quantizer = _quantizer(matrix, options)
     stored_k, stored_m = round_up(k, multiple), round_up(rows, multiple)
     along_k, along_m = quantizer.quantize_both(matrix, stored_k, stored_m, options)
@@ -168,12 +179,19 @@ def dequantize(
     Args:
         tensor: any MXTensor; pads and columns past k are dropped.
         dtype: float64 (exact), float32 (exact unless it overflows to Inf at scale bytes 253 and
-            254), bfloat16 or float16 (rounded once from float32).
+            254), bfloat16 or float16 (rounded once from float32). A prescale or a rotation that is
+            undone rounds in float64 or float32 first.
         rotate_to_source: undo the rotation, in FP32, so that the values compare with what was
             quantized; False returns the values as the GEMM sees them.
 
     Raises:
         TypeError: not an MXTensor, or another dtype.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> x = torch.tensor([[0.5, 1.2, 6.0, -3.0] * 8])
+        >>> mxgemm.dequantize(mxgemm.quantize(x))[0, :4].tolist()
+        [0.5, 1.0, 6.0, -3.0]
     """
     if not isinstance(tensor, MXTensor):
         raise TypeError(f"dequantize: takes an MXTensor, got {type(tensor).__name__}")
@@ -220,27 +238,35 @@ def _options(
     rotation: Rotation | None,
     block_2d: bool,
     prescale: bool,
+    layout: OperandLayout,
     generator: torch.Generator | None,
 ) -> QuantizeOptions:
+    if not isinstance(layout, OperandLayout):
+        raise TypeError(
+            f"quantize: layout must be an OperandLayout, got {type(layout).__name__}; "
+            f"OperandLayout.of(codes, scales) makes one from names"
+        )
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"quantize: generator must be a torch.Generator, got {type(generator).__name__}"
+        )
     if generator is not None and rounding != "stochastic":
         raise ValueError(
             f"quantize: a generator is for rounding='stochastic', got rounding={rounding!r}; leave "
             f"it out"
         )
-    # Built with seed 0 first, so that a wrong argument does not advance the generator.
-    options = QuantizeOptions(
+    return QuantizeOptions(
         rule=rule, rounding=rounding, rotation=rotation, block_2d=block_2d, prescale=prescale
     )
-    if rounding == "stochastic":
-        return QuantizeOptions(
-            rule=rule,
-            rounding=rounding,
-            rotation=rotation,
-            block_2d=block_2d,
-            prescale=prescale,
-            seed=philox.seed_from(generator),
-        )
-    return options
+
+
+def _seeded(options: QuantizeOptions, generator: torch.Generator | None) -> QuantizeOptions:
+    """Return `options` with a seed drawn where rounding needs one; called after every check, so
+    that a refused call does not advance the generator.
+    """
+    if options.rounding != "stochastic":
+        return options
+    return dataclasses.replace(options, seed=philox.seed_from(generator))
 
 
 def _as_matrix(x: torch.Tensor, what: str) -> torch.Tensor:

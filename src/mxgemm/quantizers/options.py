@@ -24,6 +24,7 @@ class QuantizeOptions:
         seed: 64-bit seed of the stochastic rounding; 0 for nearest_even.
 
     Raises:
+        TypeError: rotation is no Rotation.
         ValueError: an unknown rule or rounding.
     """
 
@@ -40,6 +41,11 @@ class QuantizeOptions:
         if self.rounding not in ROUNDINGS:
             raise ValueError(
                 f"quantize: rounding must be one of {ROUNDINGS}, got {self.rounding!r}"
+            )
+        if self.rotation is not None and not isinstance(self.rotation, Rotation):
+            raise TypeError(
+                f"quantize: rotation must be a Rotation or None, got "
+                f"{type(self.rotation).__name__}; Rotation(size) makes one"
             )
 
     @property
