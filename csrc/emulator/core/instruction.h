@@ -46,6 +46,7 @@ struct Operation {
   Execute execute;
   LaneFunction lanes = nullptr;  // of an element-by-element operation, so that it can be half of a pair
   bool floating = false;         // sources may be negated or made absolute
+  bool transcendental = false;   // runs in a pipe of its own, out of order with the other vector instructions
 };
 
 constexpr int kMaxOperands = 8;

@@ -55,16 +55,23 @@ struct State : ArchitectureState {
   uint64_t vector_issued = 0;
   std::vector<RecentMatrix> recent;
 
-  // Expert scheduling: which results and source reads are proven complete.
-  uint64_t vector_writes = 0, vector_writes_proven = 0;
-  uint64_t memory_reads = 0, memory_reads_proven = 0;
-  std::array<uint64_t, kAsyncCount + 1> memory_reads_proven_by_counter{};
-  struct MemoryRead {
-    uint64_t sequence = 0;
-    int counter = 0;
+  // Expert scheduling: which results are written and which sources read for certain. Each pipe is in order, the pipes are
+  // not in order with one another; so after a wait that leaves n outstanding, all but the last n of a pipe are proven.
+  enum VectorPipe : uint8_t { kMainPipe, kTranscendentalPipe, kMatrixPipe, kVectorPipes };
+  enum MemoryPipe : uint8_t { kLocalPipe, kGlobalPipe, kMemoryPipes };
+  struct Progress {
+    uint64_t issued = 0, proven = 0;
+    void prove(uint64_t outstanding) {
+      if (issued > outstanding && issued - outstanding > proven) proven = issued - outstanding;
+    }
   };
-  std::array<uint64_t, kMaxVectorRegisters> last_vector_write{};
-  std::array<MemoryRead, kMaxVectorRegisters> last_memory_read{};
+  struct Stamp {
+    uint64_t sequence = 0;
+    uint8_t pipe = 0;
+  };
+  std::array<Progress, kVectorPipes> vector_results;
+  std::array<Progress, kMemoryPipes> memory_reads;
+  std::array<Stamp, kMaxVectorRegisters> last_vector_write{}, last_memory_read{};
 
   bool expert() const { return hardware_registers[kSchedulingMode] & 2; }
 };

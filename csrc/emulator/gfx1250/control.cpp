@@ -92,13 +92,13 @@ void get_register(Wave& wave, const Instruction& i) {
 void set_msb(Wave& wave, const Instruction& i) { state(wave).msb = uint32_t(i.op(0).value) & 0xFF; }
 
 void wait_alu(Wave& wave, const Instruction& i) {
+  constexpr uint64_t kNoResultWait = 15, kNoReadWait = 7;
   State& s = state(wave);
   const uint64_t results = i.op(0).value >> 12 & 15, reads = i.op(0).value >> 2 & 7;
-  constexpr uint64_t kNoWait = 15, kNoReadWait = 7;
-  if (results != kNoWait && s.vector_writes > results)
-    s.vector_writes_proven = std::max(s.vector_writes_proven, s.vector_writes - results);
-  if (reads != kNoReadWait && s.memory_reads > reads)
-    s.memory_reads_proven = std::max(s.memory_reads_proven, s.memory_reads - reads);
+  if (results != kNoResultWait)
+    for (State::Progress& progress : s.vector_results) progress.prove(results);
+  if (reads != kNoReadWait)
+    for (State::Progress& progress : s.memory_reads) progress.prove(reads);
 }
 
 }  // namespace

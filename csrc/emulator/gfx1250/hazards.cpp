@@ -53,31 +53,54 @@ void remember_matrix(State& s, const Instruction& instruction) {
                       fast ? kFastToMatrix : kSlowToMatrix, fast ? kFastToVector : kSlowToVector, instruction.pc});
 }
 
-void expert_vector(State& s, const Instruction& instruction) {
-  for (RegisterRange write : instruction.vector_writes)
-    for (unsigned i = write.first; i < unsigned(write.first + write.count); ++i) {
-      const State::MemoryRead& read = s.last_memory_read[i];
-      if (read.sequence > s.memory_reads_proven && read.sequence > s.memory_reads_proven_by_counter[read.counter])
-        throw Fault("expert_wait", "overwrite of a register that a memory instruction may not have read yet",
-                    register_name('v', i, 1),
-                    format("s_wait_alu depctr_vm_vsrc(%llu)", (unsigned long long)(s.memory_reads - read.sequence)));
-    }
+State::VectorPipe vector_pipe(const Instruction& instruction) {
+  if (instruction.operation->unit == Unit::kMatrix) return State::kMatrixPipe;
+  return instruction.operation->transcendental ? State::kTranscendentalPipe : State::kMainPipe;
 }
 
-void expert_memory(State& s, const Instruction& instruction) {
+State::MemoryPipe memory_pipe(const Instruction& instruction) {
+  return instruction.operation->unit == Unit::kLocal ? State::kLocalPipe : State::kGlobalPipe;
+}
+
+template <class Visit>
+void each_register(const std::vector<RegisterRange>& ranges, Visit visit) {
+  for (RegisterRange r : ranges)
+    for (unsigned i = r.first; i < unsigned(r.first + r.count); ++i) visit(i);
+}
+
+void expert_vector(const State& s, const Instruction& instruction) {
+  each_register(instruction.vector_writes, [&](unsigned i) {
+    const State::Stamp read = s.last_memory_read[i];
+    const State::Progress& progress = s.memory_reads[read.pipe];
+    if (read.sequence > progress.proven)
+      throw Fault("expert_wait", "overwrite of a register that a memory instruction may not have read yet",
+                  register_name('v', i, 1),
+                  format("s_wait_alu depctr_vm_vsrc(%llu)", (unsigned long long)(progress.issued - read.sequence)));
+  });
+}
+
+void expert_memory(const State& s, const Instruction& instruction) {
   for (const auto* ranges : {&instruction.vector_reads, &instruction.vector_writes})
-    for (RegisterRange used : *ranges)
-      for (unsigned i = used.first; i < unsigned(used.first + used.count); ++i)
-        if (s.last_vector_write[i] > s.vector_writes_proven)
-          throw Fault("expert_wait", "a memory instruction uses a register whose vector result may not be written yet",
-                      register_name('v', i, 1),
-                      format("s_wait_alu depctr_va_vdst(%llu)",
-                             (unsigned long long)(s.vector_writes - s.last_vector_write[i])));
+    each_register(*ranges, [&](unsigned i) {
+      const State::Stamp write = s.last_vector_write[i];
+      const State::Progress& progress = s.vector_results[write.pipe];
+      if (write.sequence > progress.proven)
+        throw Fault("expert_wait", "a memory instruction uses a register whose vector result may not be written yet",
+                    register_name('v', i, 1),
+                    format("s_wait_alu depctr_va_vdst(%llu)", (unsigned long long)(progress.issued - write.sequence)));
+    });
 }
 
-int counter_of(const Instruction& instruction) {
-  if (instruction.operation->unit == Unit::kLocal) return kLocalCount;
-  return instruction.vector_writes.empty() ? kStoreCount : kLoadCount;
+void vector_issued(State& s, const Instruction& instruction) {
+  const State::VectorPipe pipe = vector_pipe(instruction);
+  const uint64_t sequence = ++s.vector_results[pipe].issued;
+  each_register(instruction.vector_writes, [&](unsigned i) { s.last_vector_write[i] = {sequence, pipe}; });
+}
+
+void memory_issued(State& s, const Instruction& instruction) {
+  const State::MemoryPipe pipe = memory_pipe(instruction);
+  const uint64_t sequence = ++s.memory_reads[pipe].issued;
+  each_register(instruction.vector_reads, [&](unsigned i) { s.last_memory_read[i] = {sequence, pipe}; });
 }
 
 }  // namespace
@@ -104,26 +127,18 @@ void before(Wave& wave, const Instruction& instruction) {
     }
     if (unit == Unit::kMatrix) remember_matrix(s, instruction);
     if (s.expert()) expert_vector(s, instruction);
-    if (!instruction.vector_writes.empty()) {
-      ++s.vector_writes;
-      for (RegisterRange write : instruction.vector_writes)
-        for (unsigned i = write.first; i < unsigned(write.first + write.count); ++i)
-          s.last_vector_write[i] = s.vector_writes;
-    }
+    vector_issued(s, instruction);
   } else {
     if (s.expert()) expert_memory(s, instruction);
-    if (!instruction.vector_reads.empty()) {
-      ++s.memory_reads;
-      for (RegisterRange read : instruction.vector_reads)
-        for (unsigned i = read.first; i < unsigned(read.first + read.count); ++i)
-          s.last_memory_read[i] = {s.memory_reads, counter_of(instruction)};
-    }
+    memory_issued(s, instruction);
   }
 }
 
+// An operation that is complete has read its sources.
 void retired(Wave& wave, int counter, const AsyncOperation& operation) {
-  uint64_t& proven = state(wave).memory_reads_proven_by_counter[counter];
-  if (operation.sequence > proven) proven = operation.sequence;
+  if (counter == kTensorCount || counter == kScalarMemoryCount) return;
+  State::Progress& progress = state(wave).memory_reads[counter == kLocalCount ? State::kLocalPipe : State::kGlobalPipe];
+  if (operation.sequence > progress.proven) progress.proven = operation.sequence;
 }
 
 std::string static_check(const Instruction& instruction) {

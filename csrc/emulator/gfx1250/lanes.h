@@ -47,9 +47,11 @@ void lanes_of(uint32_t* d, const uint32_t* a, const uint32_t* b, const uint32_t*
   each_lane<F>(d, a, b, c, +F{});
 }
 
+enum LaneKind { kInteger, kFloating, kTranscendental };  // the latter two allow source negation and absolute value
+
 template <class F>
-void add_lanes(OperationTable& table, const char* name, F, bool floating = false) {
-  table.add({name, Unit::kVector, execute_lanes, lanes_of<F>, floating});
+void add_lanes(OperationTable& table, const char* name, F, LaneKind kind = kInteger) {
+  table.add({name, Unit::kVector, execute_lanes, lanes_of<F>, kind != kInteger, kind == kTranscendental});
 }
 
 }  // namespace mxgemm::emulator::gfx1250

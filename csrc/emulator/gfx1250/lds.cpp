@@ -150,7 +150,7 @@ void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& 
   access->file = destination ? Kind::kVector : Kind::kNone;
   access->first = destination ? destination->index : 0;
   access->count = destination ? destination->words : 0;
-  access->sequence = state(wave).memory_reads;
+  access->sequence = state(wave).memory_reads[State::kLocalPipe].issued;
   const u32* lane_address = wave.vector(address.index);
   u32 lowest = ~0u, highest = 0;
   for (int a = 0; a < shape.addresses; ++a) {

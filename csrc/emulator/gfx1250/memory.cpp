@@ -99,7 +99,7 @@ void global_load(Wave& wave, const Instruction& i) {
   access->bytes = bytes;
   access->sign = sign;
   access->exec = wave.scalars[kExec];
-  access->sequence = state(wave).memory_reads;
+  access->sequence = state(wave).memory_reads[State::kGlobalPipe].issued;
   global_addresses(wave, i, i.op(1), i.op(2), bytes, access->address);
   wave.issue(kLoadCount, access);
 }
@@ -111,7 +111,7 @@ void global_store(Wave& wave, const Instruction& i) {
   access->is_store = true;
   access->bytes = bytes;
   access->exec = wave.scalars[kExec];
-  access->sequence = state(wave).memory_reads;
+  access->sequence = state(wave).memory_reads[State::kGlobalPipe].issued;
   global_addresses(wave, i, i.op(0), i.op(2), bytes, access->address);
   for (int w = 0; w < (bytes + 3) / 4; ++w)
     std::memcpy(access->data[w], wave.vector(i.op(1).index + w), sizeof access->data[0]);
@@ -148,7 +148,7 @@ ScratchAccess* scratch_access(Wave& wave, const Instruction& i, const Operand& v
   access->instruction = &i;
   access->words = words;
   access->exec = wave.scalars[kExec];
-  access->sequence = state(wave).memory_reads;
+  access->sequence = state(wave).memory_reads[State::kGlobalPipe].issued;
   access->lane_bytes = wave.workgroup.cluster.settings.scratch_bytes;
   const int64_t offset = i.modifier[kOffset0] + (saddr.kind == Kind::kScalar ? wave.scalars[saddr.index] : 0);
   if (offset < 0 || offset + 4 * words > access->lane_bytes) {

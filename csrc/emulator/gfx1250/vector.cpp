@@ -115,47 +115,45 @@ void add_integer(OperationTable& t) {
 }
 
 void add_floating(OperationTable& t) {
-  constexpr bool f = true;
-  add_lanes(t, "v_add_f32", [](float a, float b) { return a + b; }, f);
-  add_lanes(t, "v_sub_f32", [](float a, float b) { return a - b; }, f);
-  add_lanes(t, "v_subrev_f32", [](float a, float b) { return b - a; }, f);
-  add_lanes(t, "v_mul_f32", [](float a, float b) { return a * b; }, f);
-  add_lanes(t, "v_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); }, f);
-  add_lanes(t, "v_fmac_f32", [](float a, float b, float old) { return std::fma(a, b, old); }, f);
-  add_lanes(t, "v_fmamk_f32", [](float a, float k, float b) { return std::fma(a, k, b); }, f);
-  add_lanes(t, "v_fmaak_f32", [](float a, float b, float k) { return std::fma(a, b, k); }, f);
-  add_lanes(t, "v_max_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : maximum(a, b); }, f);
-  add_lanes(t, "v_min_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : minimum(a, b); }, f);
-  add_lanes(t, "v_maximum_f32", [](float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : maximum(a, b); }, f);
-  add_lanes(t, "v_minimum_f32", [](float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : minimum(a, b); }, f);
+  add_lanes(t, "v_add_f32", [](float a, float b) { return a + b; }, kFloating);
+  add_lanes(t, "v_sub_f32", [](float a, float b) { return a - b; }, kFloating);
+  add_lanes(t, "v_subrev_f32", [](float a, float b) { return b - a; }, kFloating);
+  add_lanes(t, "v_mul_f32", [](float a, float b) { return a * b; }, kFloating);
+  add_lanes(t, "v_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); }, kFloating);
+  add_lanes(t, "v_fmac_f32", [](float a, float b, float old) { return std::fma(a, b, old); }, kFloating);
+  add_lanes(t, "v_fmamk_f32", [](float a, float k, float b) { return std::fma(a, k, b); }, kFloating);
+  add_lanes(t, "v_fmaak_f32", [](float a, float b, float k) { return std::fma(a, b, k); }, kFloating);
+  add_lanes(t, "v_max_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : maximum(a, b); }, kFloating);
+  add_lanes(t, "v_min_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : minimum(a, b); }, kFloating);
+  add_lanes(t, "v_maximum_f32", [](float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : maximum(a, b); }, kFloating);
+  add_lanes(t, "v_minimum_f32", [](float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : minimum(a, b); }, kFloating);
   // The hardware's transcendental results are within one ulp; these are correctly rounded.
-  add_lanes(t, "v_exp_f32", [](float a) { return float(std::exp2(double(a))); }, f);
-  add_lanes(t, "v_log_f32", [](float a) { return float(std::log2(double(a))); }, f);
-  add_lanes(t, "v_rcp_f32", [](float a) { return float(1.0 / double(a)); }, f);
-  add_lanes(t, "v_rcp_iflag_f32", [](float a) { return float(1.0 / double(a)); }, f);
-  add_lanes(t, "v_rsq_f32", [](float a) { return float(1.0 / std::sqrt(double(a))); }, f);
-  add_lanes(t, "v_sqrt_f32", [](float a) { return float(std::sqrt(double(a))); }, f);
-  add_lanes(t, "v_tanh_f32", [](float a) { return std::tanh(a); }, f);
-  add_lanes(t, "v_trunc_f32", [](float a) { return std::trunc(a); }, f);
-  add_lanes(t, "v_floor_f32", [](float a) { return std::floor(a); }, f);
-  add_lanes(t, "v_ceil_f32", [](float a) { return std::ceil(a); }, f);
-  add_lanes(t, "v_rndne_f32", [](float a) { return std::nearbyint(a); }, f);
-  add_lanes(t, "v_fract_f32", [](float a) { return std::fmin(a - std::floor(a), 0x1.fffffep-1f); }, f);
-  add_lanes(t, "v_ldexp_f32", [](float a, i32 b) { return std::ldexp(a, b); }, f);
+  add_lanes(t, "v_exp_f32", [](float a) { return float(std::exp2(double(a))); }, kTranscendental);
+  add_lanes(t, "v_log_f32", [](float a) { return float(std::log2(double(a))); }, kTranscendental);
+  add_lanes(t, "v_rcp_f32", [](float a) { return float(1.0 / double(a)); }, kTranscendental);
+  add_lanes(t, "v_rcp_iflag_f32", [](float a) { return float(1.0 / double(a)); }, kTranscendental);
+  add_lanes(t, "v_rsq_f32", [](float a) { return float(1.0 / std::sqrt(double(a))); }, kTranscendental);
+  add_lanes(t, "v_sqrt_f32", [](float a) { return float(std::sqrt(double(a))); }, kTranscendental);
+  add_lanes(t, "v_tanh_f32", [](float a) { return std::tanh(a); }, kTranscendental);
+  add_lanes(t, "v_trunc_f32", [](float a) { return std::trunc(a); }, kFloating);
+  add_lanes(t, "v_floor_f32", [](float a) { return std::floor(a); }, kFloating);
+  add_lanes(t, "v_ceil_f32", [](float a) { return std::ceil(a); }, kFloating);
+  add_lanes(t, "v_rndne_f32", [](float a) { return std::nearbyint(a); }, kFloating);
+  add_lanes(t, "v_fract_f32", [](float a) { return std::fmin(a - std::floor(a), 0x1.fffffep-1f); }, kFloating);
+  add_lanes(t, "v_ldexp_f32", [](float a, i32 b) { return std::ldexp(a, b); }, kFloating);
 }
 
 void add_conversions(OperationTable& t) {
-  constexpr bool f = true;
-  add_lanes(t, "v_cvt_pk_bf16_f32", [](float a, float b) { return u32(bf16_bits(a)) | u32(bf16_bits(b)) << 16; }, f);
-  add_lanes(t, "v_cvt_pk_f16_f32", [](float a, float b) { return u32(f16_bits(a)) | u32(f16_bits(b)) << 16; }, f);
-  add_lanes(t, "v_cvt_f16_f32", [](float a) { return u32(f16_bits(a)); }, f);
+  add_lanes(t, "v_cvt_pk_bf16_f32", [](float a, float b) { return u32(bf16_bits(a)) | u32(bf16_bits(b)) << 16; }, kFloating);
+  add_lanes(t, "v_cvt_pk_f16_f32", [](float a, float b) { return u32(f16_bits(a)) | u32(f16_bits(b)) << 16; }, kFloating);
+  add_lanes(t, "v_cvt_f16_f32", [](float a) { return u32(f16_bits(a)); }, kFloating);
   add_lanes(t, "v_cvt_f32_f16", [](u32 a) { return f16_value(uint16_t(a)); });
   add_lanes(t, "v_cvt_f32_bf16", [](u32 a) { return a << 16; });
   add_lanes(t, "v_cvt_f32_u32", [](u32 a) { return float(a); });
   add_lanes(t, "v_cvt_f32_i32", [](i32 a) { return float(a); });
   add_lanes(t, "v_cvt_f32_ubyte0", [](u32 a) { return float(a & 0xFF); });
-  add_lanes(t, "v_cvt_u32_f32", [](float a) { return saturate<u32>(a); }, f);
-  add_lanes(t, "v_cvt_i32_f32", [](float a) { return saturate<i32>(a); }, f);
+  add_lanes(t, "v_cvt_u32_f32", [](float a) { return saturate<u32>(a); }, kFloating);
+  add_lanes(t, "v_cvt_i32_f32", [](float a) { return saturate<i32>(a); }, kFloating);
 }
 
 // D = for every bit position the truth-table bit chosen by the three source bits.

@@ -38,6 +38,17 @@ class Operand:
     negate: bool = False
     absolute: bool = False
 
+    def __str__(self) -> str:
+        """Return the operand as assembly would name it, special registers by number."""
+        if self.kind is Kind.NONE:
+            return "off"
+        if self.kind is Kind.CONSTANT:
+            return hex(self.value)
+        letter = "v" if self.kind is Kind.VECTOR else "s"
+        name = f"{letter}{self.index}" if self.words == 1 else f"{letter}[{self.index}:{self.index + self.words - 1}]"
+        name = f"|{name}|" if self.absolute else name
+        return f"-{name}" if self.negate else name
+
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
@@ -56,6 +67,15 @@ class Instruction:
     msb: int = 0
     text: str = field(default="", compare=False)
     address: int | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """Return the assembly line, or where the instruction came from machine code, one made from its operands."""
+        if self.text:
+            return self.text
+        modifiers = "".join(f" {key}:{value}" for key, value in self.modifiers)
+        target = [f"-> {self.target}"] if self.target is not None else []
+        line = f"{self.name} {', '.join([*map(str, self.operands), *target])}{modifiers}".strip()
+        return f"{line} :: {self.second}" if self.second else line
 
 
 @dataclass(frozen=True, slots=True)

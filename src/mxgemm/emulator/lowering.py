@@ -38,7 +38,7 @@ def _check_registers(info: KernelInfo, pc: int, instruction: Instruction) -> Non
         for operand in half.operands if half else ():
             if operand.kind is Kind.VECTOR and operand.index + operand.words > info.vector_registers:
                 raise LoadError(
-                    f"load of {info.name}: instruction {pc} `{instruction.text}` uses v{operand.index + operand.words - 1}, "
+                    f"load of {info.name}: instruction {pc} `{instruction}` uses v{operand.index + operand.words - 1}, "
                     f"the metadata allocates {info.vector_registers} vector registers"
                 )
 
@@ -49,7 +49,7 @@ def _lower(instruction: Instruction) -> dict[str, Any]:
     operands += [_tuple(o, Role.READ) for o in instruction.operands if o.role == Role.READ | Role.WRITE]
     lowered: dict[str, Any] = {
         "operation": instruction.name,
-        "text": instruction.text,
+        "text": str(instruction),
         "target": instruction.target or 0,
         "operands": operands,
         "modifiers": dict(instruction.modifiers) | {"msb": instruction.msb},

@@ -274,7 +274,7 @@ def _raise_fault(kernel: Kernel, fault: dict[str, Any] | None) -> None:
     raise FAULTS[fault["kind"]](
         fault["message"],
         pc=fault["pc"],
-        instruction=kernel.instructions[fault["pc"]].text,
+        instruction=str(kernel.instructions[fault["pc"]]),
         wave=fault["wave"],
         workgroup=fault["workgroup"],
         resource=fault["resource"],

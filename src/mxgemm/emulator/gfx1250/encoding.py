@@ -303,7 +303,7 @@ class _Decoder:
             operands, target = [], start + 1 + raw.codes["label"]
         modifiers = tuple(sorted((k, v) for k, v in raw.modifiers.items() if v))
         return Instruction(
-            row.name, tuple(operands), modifiers, target, None, self.msb, row.name, self.base + 4 * start
+            row.name, tuple(operands), modifiers, target, None, self.msb, address=self.base + 4 * start
         )
 
     def operand(self, f: Field, raw: _Raw, literal_at: int) -> Operand:
