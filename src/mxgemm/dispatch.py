@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mxgemm import settings
 from mxgemm.backends.base import Backend, GemmPlan, Rejection, RejectionCode
+from mxgemm.backends.flydsl_gfx1250 import FlyDSLGfx1250
 from mxgemm.backends.reference import Reference, ReferenceFP32
 from mxgemm.errors import BackendUnavailable, UnsupportedProblem
 from mxgemm.problem import GemmProblem
@@ -18,6 +19,7 @@ from mxgemm.problem import GemmProblem
 logger = logging.getLogger("mxgemm")
 
 BACKENDS: tuple[Backend, ...] = (
+    FlyDSLGfx1250(),
     Reference(),
     ReferenceFP32(),
 )
