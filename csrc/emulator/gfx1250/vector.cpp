@@ -71,6 +71,7 @@ i32 i24(u32 value) { return i32(value << 8) >> 8; }
 
 void add_integer(OperationTable& t) {
   add_lanes(t, "v_mov_b32", [](u32 a) { return a; });
+  add_lanes(t, "v_mov_b16", [](u32 a, u32 old) { return (old & 0xFFFF0000u) | (a & 0xFFFFu); });
   add_lanes(t, "v_not_b32", [](u32 a) { return ~a; });
   add_lanes(t, "v_add_nc_u32", [](u32 a, u32 b) { return a + b; });
   add_lanes(t, "v_sub_nc_u32", [](u32 a, u32 b) { return a - b; });

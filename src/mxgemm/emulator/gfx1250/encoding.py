@@ -21,7 +21,7 @@ from mxgemm.emulator.gfx1250.registers import (
     scalar,
     vector,
 )
-from mxgemm.emulator.gfx1250.table import BY_OPCODE, DUAL, ROWS
+from mxgemm.emulator.gfx1250.table import BY_OPCODE, DUAL, HALF_OPERANDS, ROWS
 from mxgemm.emulator.instruction import Field, Instruction, Kind, Operand, Role, Row
 
 _LITERAL, _LITERAL64, _SCC = 255, 254, 253
@@ -241,6 +241,13 @@ _ENCODINGS: tuple[tuple[int, int, Callable[[Dwords], _Raw]], ...] = (
 )
 
 
+def _upper_half(raw: _Raw) -> bool:
+    """Return whether an instruction on 16-bit registers names an upper half, which is not emulated."""
+    if raw.key[0] == "VOP1":
+        return any(code >= _FIRST_VECTOR + 128 for code in raw.codes.values())
+    return bool(raw.modifiers.get("op_sel"))
+
+
 class _Decoder:
     """Reads one function; tracks the upper register number bits in program order."""
 
@@ -271,7 +278,7 @@ class _Decoder:
         else:
             self.fail(start)
         row = BY_OPCODE.get(raw.key)
-        if row is None:
+        if row is None or (row.name in HALF_OPERANDS and _upper_half(raw)):
             self.fail(start)
         instruction = self.build(row, raw, start)
         self.at = start + raw.dwords + self.literal_dwords

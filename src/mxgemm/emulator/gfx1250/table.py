@@ -176,6 +176,7 @@ _LISTING = {
         0x0a v_cvt_f16_f32
         0x0b v_cvt_f32_f16
         0x11 v_cvt_f32_ubyte0
+        0x1c v_mov_b16              dst+ src0
         0x1d v_mov_b64              dst:2 src0:2
         0x1e v_tanh_f32
         0x20 v_fract_f32
@@ -348,6 +349,9 @@ _COMPARED_TYPES = {
     "u32": (0x48, _INTEGER_RELATIONS),
 }
 _EXEC_FORM = 0x80
+
+# Instructions whose 16-bit operands are register halves; only the lower ones are emulated.
+HALF_OPERANDS = frozenset({"v_mov_b16", "v_cvt_f16_f32", "v_cvt_f32_f16"})
 
 # Halves of a dual-issue pair: number -> instruction; the first half has four bits for it, with three dwords six.
 DUAL = {

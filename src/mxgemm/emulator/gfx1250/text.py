@@ -142,7 +142,7 @@ def _operand(word: str, f: Field, msb: int) -> Operand:
 
 def _plain_operand(word: str, f: Field, msb: int) -> Operand:
     comment = _COMMENT.search(word)
-    word = _COMMENT.sub("", word).strip()
+    word = _COMMENT.sub("", word).strip().removesuffix(".l")
     register = _REGISTER.fullmatch(word)
     if register:
         kind, one, first, last = register.groups()
