@@ -66,7 +66,7 @@ def _sopc(w: Dwords) -> _Raw:
 
 def _sopk(w: Dwords) -> _Raw:
     register, immediate = _bits(w[0], 22, 16), w[0] & 0xFFFF
-    codes = {"sdst": register, "src0": register, "imm": _signed(immediate, 16), "hwreg": immediate}
+    codes = {"sdst": register, "src0": register, "simm": _signed(immediate, 16), "hwreg": immediate}
     raw = _Raw(("SOPK", _bits(w[0], 27, 23)), 1, codes)
     if raw.key in BY_OPCODE and BY_OPCODE[raw.key].name == "s_setreg_imm32_b32":
         raw.codes["literal"] = w[1]
@@ -127,17 +127,12 @@ def _vop3(w: Dwords) -> _Raw:
         raw.codes["sdst"] = _bits(w[0], 14, 8)
         return raw
     if row and row.name == "v_bitop3_b32":  # the truth table is spread over the modifier fields
-        high, middle, low = _bits(w[1], 31, 29), _bits(w[0], 14, 11) , _bits(w[0], 10, 8)
-        raw.modifiers["bitop3"] = _truth_table(high, w[1], middle, low)
+        raw.modifiers["bitop3"] = raw.negate | _bits(w[0], 10, 8) << 3 | _bits(w[1], 28, 27) << 6
         raw.negate = 0
         return raw
     raw.absolute = _bits(w[0], 10, 8)
     raw.modifiers |= {"op_sel": _bits(w[0], 14, 11), "clamp": _bits(w[0], 15, 15), "omod": _bits(w[1], 28, 27)}
     return raw
-
-
-def _truth_table(negate: int, second: int, _middle: int, absolute: int) -> int:
-    return negate << 5 | _bits(second, 28, 27) << 3 | absolute
 
 
 def _vop3p(w: Dwords) -> _Raw:
@@ -308,6 +303,8 @@ class _Decoder:
         target = None
         if row.fields and row.fields[0].name == "label":
             operands, target = [], start + 1 + raw.codes["label"]
+        if row.packed:  # the bit of a source that is not there is set, too
+            raw.modifiers["op_sel_hi"] &= (1 << (len(row.fields) - 1)) - 1
         modifiers = tuple(sorted((k, v) for k, v in raw.modifiers.items() if v))
         return Instruction(
             row.name, tuple(operands), modifiers, target, None, self.msb, address=self.base + 4 * start
@@ -315,7 +312,7 @@ class _Decoder:
 
     def operand(self, f: Field, raw: _Raw, literal_at: int) -> Operand:
         code = raw.codes[f.name]
-        if f.name in {"imm", "hwreg", "depctr", "barrier", "literal", "ignored", "label"}:
+        if f.name in {"imm", "simm", "hwreg", "depctr", "barrier", "literal", "ignored", "label"}:
             return constant(code, f)
         if f.name == "vaddr" and raw.key[0] == "VGLOBAL" and raw.codes["saddr"] == NULL:
             f = Field(f.name, 2, f.role)  # a 64-bit address without a scalar base

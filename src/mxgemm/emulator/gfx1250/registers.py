@@ -34,6 +34,7 @@ INLINE_FLOATS = {
 }  # fmt: skip
 
 _ALL_ONES = (1 << 64) - 1
+_HIGHEST_ENCODED = 255
 
 # Which two of the eight bits that s_set_vgpr_msb sets extend a field's register number; the rest are never extended.
 _BANK = {"src0": 0, "vaddr": 0, "addr": 0, "src1": 1, "data0": 1, "src2": 2, "data1": 2, "dst": 3}
@@ -53,6 +54,8 @@ def constant(value: int, field: Field) -> Operand:
 def vector(number: int, field: Field, msb: int) -> Operand:
     """Return a vector register operand: its 8-bit number extended by the bank that `msb` selects."""
     bank = _BANK.get(field.name)
+    if bank is not None and number > _HIGHEST_ENCODED:
+        raise ValueError(f"v{number}: a register number has 8 bits, the rest comes from s_set_vgpr_msb")
     upper = 0 if bank is None else msb >> 2 * bank & 3
     return Operand(Kind.VECTOR, number + 256 * upper, field.words, role=field.role)
 

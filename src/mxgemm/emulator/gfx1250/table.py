@@ -22,7 +22,7 @@ _USUAL = {
     "SOP1": "sdst src0",
     "SOP2": "sdst src0 src1",
     "SOPC": "src0 src1",
-    "SOPK": "sdst imm",
+    "SOPK": "sdst simm",
     "SOPP": "imm",
     "SMEM": "sdst base:2 soffset",
     "VOP1": "dst src0",
@@ -120,8 +120,8 @@ _LISTING = {
     """,
     "SOPK": """
         0x00 s_movk_i32
-        0x0f s_addk_co_i32          sdst+ imm
-        0x10 s_mulk_i32             sdst+ imm
+        0x0f s_addk_co_i32          sdst+ simm
+        0x10 s_mulk_i32             sdst+ simm
         0x11 s_getreg_b32           sdst hwreg
         0x12 s_setreg_b32           hwreg src0
         0x13 s_setreg_imm32_b32     hwreg literal

@@ -32,7 +32,7 @@ from mxgemm.emulator.instruction import Field, Instruction, Kind, Operand, Role,
 _SUFFIX = re.compile(r"_(e32|e64)$")
 _REGISTER = re.compile(r"(v|s|ttmp)(?:(\d+)|\[(\d+):(\d+)\])")
 _COMMENT = re.compile(r"/\*v(?:(\d+)|\[(\d+):\d+\])\*/")
-_MODIFIER = re.compile(r"\s+(?P<key>[a-z][a-z0-9_]*)(?::(?P<value>\[[^\]]*\]|[\w.]+))?$")
+_MODIFIER = re.compile(r"\s+(?P<key>[a-z][a-z0-9_]*)(?::(?P<value>\[[^\]]*\]|-?[\w.]+))?$")
 _NUMBER = re.compile(r"-?(0x[0-9a-f]+|\d+)", re.IGNORECASE)
 _FLOAT = re.compile(r"-?\d+\.\d*(e[-+]?\d+)?", re.IGNORECASE)
 
@@ -102,8 +102,6 @@ def _single(text: str, msb: int, labels: dict[str, int], *, dual: bool = False) 
     operands = _operands(row, words, modifiers, msb)
     if row.packed and "op_sel_hi" not in modifiers:
         modifiers["op_sel_hi"] = (1 << (len(row.fields) - 1)) - 1
-        if len(row.fields) == 3:
-            modifiers["op_sel_hi"] |= 4
     kept = tuple(sorted((k, v) for k, v in modifiers.items() if v))
     return Instruction(name, operands, kept, msb=msb, text=text)
 
@@ -125,6 +123,9 @@ def _operand(word: str, f: Field, msb: int) -> Operand:
         return constant(_hardware_register(word), f)
     if f.name == "barrier":
         return constant(int(word, 0) & 0xFFFF, f)
+    if f.name == "simm":  # printed unsigned, means 16 bits with sign
+        value = int(word, 0) & 0xFFFF
+        return constant(value - 0x10000 if value >> 15 else value, f)
     if f.name in {"imm", "literal"}:
         return constant(int(word, 0), f)
     if word == "off" or (word == "null" and f.name in {"soffset", "saddr", "group2", "group3"}):
