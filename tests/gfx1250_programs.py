@@ -118,7 +118,7 @@ def assemble(text: str, folder: Path) -> bytes:
 def encode(lines: Sequence[str]) -> list[bytes | str]:
     """Return LLVM's machine code for every line, or its complaint."""
     done = subprocess.run(
-        [LLVM_MC, "-triple=amdgcn-amd-amdhsa-unknown", "-mcpu=gfx1250", "--show-encoding"],
+        [LLVM_MC, "-triple=amdgcn-amd-amdhsa-unknown", "-mcpu=gfx1250", "-mattr=+real-true16", "--show-encoding"],
         input="\n".join(f".ifdef never\n.endif\n{line}" for line in lines).encode(),
         capture_output=True,
         check=False,

@@ -17,6 +17,13 @@ pytestmark = needs_llvm
 SCALAR_ENCODINGS = {"SOP1", "SOP2", "SOPC", "SOPK", "SOPP", "SMEM", "VTENSOR"}
 
 
+HALF_REGISTERS = {
+    "v_mov_b16": {"dst", "src0"},
+    "v_cvt_f16_f32": {"dst"},
+    "v_cvt_f32_f16": {"src0"},
+}
+
+
 def registers(letter: str, first: int, words: int) -> str:
     return f"{letter}{first}" if words == 1 else f"{letter}[{first}:{first + words - 1}]"
 
@@ -42,7 +49,8 @@ def sample_operand(row: Row, field: Field, position: int, scalar: bool) -> str:
     if field.name.startswith("group"):
         return registers("s", 8 * position, words)
     letter = "s" if scalar or field.name in {"sdst", "base"} else "v"
-    return registers(letter, number, words)
+    half = ".l" if field.name in HALF_REGISTERS.get(row.name, ()) else ""
+    return registers(letter, number, words) + half
 
 
 def sample(row: Row) -> str:
@@ -82,6 +90,15 @@ def encoded() -> dict[str, bytes | str]:
 def test_row_decodes_to_what_its_text_says(row, encoded):
     line = sample(row)
     agree(line, encoded[line])
+
+
+@pytest.mark.parametrize("line", ["v_mov_b16 v4.h, v24.l", "v_cvt_f32_f16 v4, v24.h"])
+def test_upper_register_halves_are_refused(line):
+    (code,) = encode([line])
+    with pytest.raises(DecodeError, match="not known"):
+        decode(code, 0)
+    with pytest.raises(DecodeError, match="not known"):
+        parse([line])
 
 
 def test_row_has_the_opcode_of_llvm_in_both_vector_encodings():
