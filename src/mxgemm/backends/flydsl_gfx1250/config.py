@@ -170,6 +170,8 @@ class TileConfig:
             wanted = f"{COPY_WAVES} waves, which share the copies, got {self.num_waves}"
         elif self.tile_m % (2 * WMMA_ROWS * self.waves_m) or self.tile_n % (2 * WMMA_ROWS * self.waves_n):
             wanted = f"wave tiles of whole 32-row pairs of fragments, got {self.wave_m}x{self.wave_n}"
+        elif self.wave_n < 2 * WAVE_LANES:
+            wanted = f"waves of {2 * WAVE_LANES} columns or more, two a lane, got {self.wave_n}"
         elif self.num_stages < 3:
             wanted = f"3 data stages or more, one read, one waited for, one in flight, got {self.num_stages}"
         elif max(self.tile_m, self.tile_n) > 256:
@@ -199,7 +201,19 @@ class KernelSpec:
     out_dtype: torch.dtype = torch.float32
     epilogue: Epilogue = IDENTITY
 
-    # LDS of the K loop: num_stages x (A | B), then 2 x scales of A, then 2 x scales of B.
+    # LDS of the K loop: 2 x scales of A, 2 x scales of B, num_stages x (codes of A | codes of B). The
+    # data stages stand last, so that the highest byte in use is the same for every K.
+
+    @property
+    def b_scales_offset(self) -> int:
+        """Where the scale stages of B begin; those of A begin at 0."""
+        return SCALE_STAGES * self.a.scales.stage_bytes(self.tile.tile_m)
+
+    @property
+    def stages_offset(self) -> int:
+        """Where the first data stage begins."""
+        scales = SCALE_STAGES * self.b.scales.stage_bytes(self.tile.tile_n)
+        return self.b_scales_offset + scales
 
     @property
     def a_stage_bytes(self) -> int:
@@ -212,19 +226,9 @@ class KernelSpec:
         return self.a_stage_bytes + self.tile.tile_n * self.b.codes.pitch_bytes
 
     @property
-    def a_scales_offset(self) -> int:
-        """Where the scale stages of A begin."""
-        return self.tile.num_stages * self.stage_bytes
-
-    @property
-    def b_scales_offset(self) -> int:
-        """Where the scale stages of B begin."""
-        return self.a_scales_offset + SCALE_STAGES * self.a.scales.stage_bytes(self.tile.tile_m)
-
-    @property
     def loop_bytes(self) -> int:
         """LDS of the K loop; independent of K."""
-        return self.b_scales_offset + SCALE_STAGES * self.b.scales.stage_bytes(self.tile.tile_n)
+        return self.stages_offset + self.tile.num_stages * self.stage_bytes
 
     # LDS of the epilogue: each wave has its own piece, so that its passes need no barrier.
 

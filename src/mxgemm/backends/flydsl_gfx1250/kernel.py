@@ -141,13 +141,13 @@ def build_gemm(spec: KernelSpec):
         a_view = OperandView(
             form=spec.a, codes=address(a_codes), codes_stride=a_codes_stride,
             scales=address(a_scales), scales_stride=a_scales_stride, row0=tile_x * tile.tile_m,
-            rows=m, k_blocks=blocks, tile_rows=tile.tile_m, codes_lds=0,
-            scales_lds=spec.a_scales_offset,
+            rows=m, k_blocks=blocks, tile_rows=tile.tile_m, codes_lds=spec.stages_offset,
+            scales_lds=0,
         ).from_tile(first_tile)
         b_view = OperandView(
             form=spec.b, codes=address(b_codes), codes_stride=b_codes_stride,
             scales=address(b_scales), scales_stride=b_scales_stride, row0=tile_y * tile.tile_n,
-            rows=n, k_blocks=blocks, tile_rows=tile.tile_n, codes_lds=spec.a_stage_bytes,
+            rows=n, k_blocks=blocks, tile_rows=tile.tile_n, codes_lds=spec.stages_offset + spec.a_stage_bytes,
             scales_lds=spec.b_scales_offset,
         ).from_tile(first_tile)
         wave_row = (wave // tile.waves_n) * tile.wave_m

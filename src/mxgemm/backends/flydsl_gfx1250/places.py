@@ -46,12 +46,14 @@ class Emulation:
         timing: when asynchronous operations complete.
         seed: of the interleaving of waves, and of random timing.
         trace: record events.
+        workgroups: run only these ids of every grid; None runs all.
         observe: called with (kernel, LaunchResult) after each launch.
     """
 
     timing: Literal["early", "late", "random"] = "late"
     seed: int = 0
     trace: bool = False
+    workgroups: tuple[Grid, ...] | None = None
     observe: Callable[[CompiledKernel, Any], None] | None = None
 
 
@@ -99,6 +101,7 @@ class EmulatedPlace:
             timing=self.options.timing,
             seed=self.options.seed,
             trace=self.options.trace,
+            workgroups=self.options.workgroups,
         )
         if self.options.observe is not None:
             self.options.observe(kernel, result)
@@ -141,7 +144,7 @@ class RocmPlace:
 
     def run(self, kernel: CompiledKernel, grid: Grid, values: Sequence[Value]) -> None:
         """Queue `kernel`; raises `BackendUnavailable` when HIP refuses it."""
-        function = _function(kernel, self.index)
+        function = _function(kernel.code_object, kernel.symbol, self.index)
         arguments = ctypes.create_string_buffer(pack(kernel, values), kernel.argument_bytes)
         size = ctypes.c_size_t(kernel.argument_bytes)
         extra = (ctypes.c_void_p * 5)(
@@ -167,16 +170,14 @@ def _hip() -> ctypes.CDLL:
 
 
 @functools.lru_cache(maxsize=256)
-def _function(kernel: CompiledKernel, index: int) -> ctypes.c_void_p:
-    """Return the loaded kernel on device `index`; modules stay loaded for the life of the process."""
+def _function(code_object: bytes, symbol: str, index: int) -> ctypes.c_void_p:
+    """Return the loaded kernel on device `index`; modules stay loaded while the process lives."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with torch.cuda.device(index):
-        _check("hipModuleLoadData", _hip().hipModuleLoadData(ctypes.byref(module), kernel.code_object))
-        name = kernel.symbol.encode()
-        _check(
-            "hipModuleGetFunction",
-            _hip().hipModuleGetFunction(ctypes.byref(function), module, name),
-        )
+        status = _hip().hipModuleLoadData(ctypes.byref(module), code_object)
+        _check("hipModuleLoadData", status)
+        status = _hip().hipModuleGetFunction(ctypes.byref(function), module, symbol.encode())
+        _check("hipModuleGetFunction", status)
     return function
 
 
