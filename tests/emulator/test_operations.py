@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gfx1250_programs import LANES, run_wave
+from mxgemm.emulator import UnsupportedInstruction
 from mxgemm.emulator.gfx1250.table import DUAL, ROWS
 
 pytestmark = pytest.mark.emulated
@@ -174,6 +175,7 @@ SCALAR_ONE = {
     "s_sext_i32_i16": (1, keeps(lambda a: signed(a, 16) & M32)),
     "s_ctz_i32_b32": (1, keeps(lambda a: (a & -a).bit_length() - 1 if a else M32)),
     "s_clz_i32_u32": (1, keeps(reversed_count)),
+    "s_brev_b32": (1, keeps(lambda a: int(f"{a:032b}"[::-1], 2))),
     "s_bcnt1_i32_b32": (1, nonzero(lambda a: a.bit_count())),
 }
 
@@ -218,6 +220,52 @@ def test_exec_is_saved_and_combined(name, expected):
     for a, e in itertools.product((0, 0xF0F0, M32), (0xFF00, M32)):
         state = run_wave(f"s_mov_b32 exec_lo, s5\n{name} s8, s4", scalars={4: a, 5: e})
         assert (state.scalars[8], state.scalars[126], state.scc) == (e, expected(a, e), expected(a, e) != 0)
+
+
+# ---------------------------------------------------------------------------------------------------- control
+
+
+@pytest.mark.parametrize(
+    ("branch", "scalars", "scc", "taken"),
+    [
+        ("s_branch", {}, False, True),
+        ("s_cbranch_scc0", {}, False, True),
+        ("s_cbranch_scc0", {}, True, False),
+        ("s_cbranch_scc1", {}, True, True),
+        ("s_cbranch_scc1", {}, False, False),
+        ("s_cbranch_vccz", {106: 0}, False, True),
+        ("s_cbranch_vccz", {106: 4}, False, False),
+        ("s_cbranch_vccnz", {106: 4}, False, True),
+        ("s_cbranch_vccnz", {106: 0}, False, False),
+        ("s_cbranch_execz", {126: 0}, False, True),
+        ("s_cbranch_execz", {126: 1}, False, False),
+        ("s_cbranch_execnz", {126: 1}, False, True),
+        ("s_cbranch_execnz", {126: 0}, False, False),
+    ],
+)
+def test_branches(branch, scalars, scc, taken):
+    program = f"s_mov_b32 s8, 1\n{branch} .LBB0_1\ns_mov_b32 s8, 2\n.LBB0_1:\ns_nop 0"
+    assert run_wave(program, scalars=scalars, scc=scc).scalars[8] == (1 if taken else 2)
+
+
+def test_hardware_registers_are_read_and_written_by_field():
+    program = (
+        "s_setreg_imm32_b32 hwreg(HW_REG_WAVE_SCHED_MODE, 0, 2), 2\ns_setreg_b32 hwreg(HW_REG_WAVE_SCHED_MODE, 4, 4), s4\n"
+        "s_getreg_b32 s8, hwreg(HW_REG_WAVE_SCHED_MODE, 0, 32)"
+    )
+    assert run_wave(program, scalars={4: 0xFA}).scalars[8] == 0xA2
+    with pytest.raises(UnsupportedInstruction, match=r"s_setreg of MODE bits \[3:0\]"):
+        run_wave("s_setreg_imm32_b32 hwreg(HW_REG_WAVE_MODE, 0, 4), 0")
+    with pytest.raises(UnsupportedInstruction, match="s_getreg of hardware register 20"):
+        run_wave("s_getreg_b32 s8, hwreg(20, 0, 32)")
+
+
+def test_waits_on_two_counters_prove_both():
+    for name in ("s_wait_loadcnt_dscnt", "s_wait_storecnt_dscnt"):
+        run_wave(f"v_mov_b32 v1, 0\nds_store_b32 v1, v1\nds_load_b32 v2, v1\n{name} 0x0\nv_mov_b32 v3, v2", lds_bytes=4)
+    run_wave("s_wait_asynccnt 0x0")
+    with pytest.raises(UnsupportedInstruction, match="only the workgroup's"):
+        run_wave("s_barrier_signal 1")
 
 
 # ---------------------------------------------------------------------------------------------- vector, integer
@@ -273,6 +321,7 @@ VECTOR = {
     "v_min_u32": min,
     "v_max_i32": lambda a, b: max(signed(a), signed(b)),
     "v_min_i32": lambda a, b: min(signed(a), signed(b)),
+    "v_med3_i32": lambda a, b, c: sorted(map(signed, (a, b, c)))[1],
     "v_lshl_add_u32": lambda a, b, c: (a << (b & 31)) + c,
     "v_add_lshl_u32": lambda a, b, c: ((a + b) & M32) << (c & 31),
     "v_lshl_or_b32": lambda a, b, c: a << (b & 31) | c,
@@ -360,6 +409,7 @@ def test_half_of_a_pair_does_what_the_instruction_does_alone(name):
 # --------------------------------------------------------------------------------------------- vector, 64 bits
 
 VECTOR_WIDE = {
+    "v_mov_b64": ((2,), lambda a: a),
     "v_lshlrev_b64": ((1, 2), lambda a, b: b << (a & 63)),
     "v_lshrrev_b64": ((1, 2), lambda a, b: b >> (a & 63)),
     "v_ashrrev_i64": ((1, 2), lambda a, b: signed(b, 64) >> (a & 63)),
@@ -376,7 +426,7 @@ VECTOR_WIDE = {
 def test_vector_operation_of_64_bits(name):
     widths, expected = VECTOR_WIDE[name]
     edges = {1: [0, 1, 5, 31, 33, 63, 0x80000000, M32], 2: [0, 1, M32, 1 << 32, 0x123456789ABCDEF0, 1 << 63, M64]}
-    registers = ["v[2:3]" if widths[0] == 2 else "v2", "v[4:5]" if widths[1] == 2 else "v4", "v[6:7]"][: len(widths)]
+    registers = [f"v[{2 * n + 2}:{2 * n + 3}]" if w == 2 else f"v{2 * n + 2}" for n, w in enumerate(widths)]
     for row in lanes(itertools.product(*(edges[w] for w in widths))):
         vectors = {}
         for n in range(len(widths)):
@@ -667,11 +717,18 @@ def test_integers_and_floats_convert_with_saturation():
     assert run("v_cvt_i32_f32 v9, v1", floats)[:10].view(np.int32).tolist() == want_i
 
 
-def test_one_float_becomes_a_half():
-    a = np.resize(ROUNDING, LANES)
-    got = run_wave("v_cvt_f16_f32 v9, v1", vectors={1: a}).vectors[9]
+def test_one_float_becomes_a_half_and_leaves_the_other_half():
+    a, old = np.resize(ROUNDING, LANES), np.full(LANES, 0xABCD1234, np.uint32)
+    got = run_wave("v_cvt_f16_f32 v9.l, v1", vectors={1: a, 9: old}).vectors[9]
+    assert (got >> 16 == 0xABCD).all()
+    got &= 0xFFFF
     with np.errstate(all="ignore"):
         want = a.astype(np.float16)
     numbers = ~np.isnan(want)
     assert (got[numbers] == want[numbers].view(np.uint16)).all()
     assert np.isnan(got[~numbers].astype(np.uint16).view(np.float16)).all()
+
+
+def test_half_register_move_leaves_the_other_half():
+    a, old = np.full(LANES, 0x99995678, np.uint32), np.full(LANES, 0xABCD1234, np.uint32)
+    assert (run_wave("v_mov_b16 v9.l, v1.l", vectors={1: a, 9: old}).vectors[9] == 0xABCD5678).all()

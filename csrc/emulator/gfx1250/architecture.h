@@ -71,7 +71,7 @@ struct State : ArchitectureState {
   };
   std::array<Progress, kVectorPipes> vector_results;
   std::array<Progress, kMemoryPipes> memory_reads;
-  std::array<Stamp, kMaxVectorRegisters> last_vector_write{}, last_memory_read{};
+  std::array<Stamp, kMaxVectorRegisters> last_vector_write{}, last_vector_read{}, last_memory_read{};
 
   bool expert() const { return hardware_registers[kSchedulingMode] & 2; }
 };

@@ -105,8 +105,7 @@ void wait_alu(Wave& wave, const Instruction& i) {
 
 void add_control(OperationTable& table) {
   const auto add = [&](const char* name, Execute execute) { table.add({name, Unit::kControl, execute}); };
-  for (const char* hint : {"s_nop", "s_delay_alu", "s_clause", "s_wait_xcnt", "s_sleep", "s_setprio",
-                           "s_set_inst_prefetch_distance"})
+  for (const char* hint : {"s_nop", "s_delay_alu", "s_clause", "s_wait_xcnt", "s_sleep", "s_setprio"})
     add(hint, nothing);
   add("s_wait_loadcnt", wait_counter<kLoadCount>);
   add("s_wait_storecnt", wait_counter<kStoreCount>);

@@ -68,33 +68,44 @@ void each_register(const std::vector<RegisterRange>& ranges, Visit visit) {
     for (unsigned i = r.first; i < unsigned(r.first + r.count); ++i) visit(i);
 }
 
+// Some instruction's memory operation may not have read register i yet.
+void check_memory_has_read(const State& s, unsigned i) {
+  const State::Stamp read = s.last_memory_read[i];
+  const State::Progress& progress = s.memory_reads[read.pipe];
+  if (read.sequence > progress.proven)
+    throw Fault("expert_wait", "overwrite of a register that a memory instruction may not have read yet",
+                register_name('v', i, 1),
+                format("s_wait_alu depctr_vm_vsrc(%llu)", (unsigned long long)(progress.issued - read.sequence)));
+}
+
+void check_vector_is_done(const State& s, State::Stamp stamp, unsigned i, const char* what) {
+  const State::Progress& progress = s.vector_results[stamp.pipe];
+  if (stamp.sequence > progress.proven)
+    throw Fault("expert_wait", what, register_name('v', i, 1),
+                format("s_wait_alu depctr_va_vdst(%llu)", (unsigned long long)(progress.issued - stamp.sequence)));
+}
+
 void expert_vector(const State& s, const Instruction& instruction) {
-  each_register(instruction.vector_writes, [&](unsigned i) {
-    const State::Stamp read = s.last_memory_read[i];
-    const State::Progress& progress = s.memory_reads[read.pipe];
-    if (read.sequence > progress.proven)
-      throw Fault("expert_wait", "overwrite of a register that a memory instruction may not have read yet",
-                  register_name('v', i, 1),
-                  format("s_wait_alu depctr_vm_vsrc(%llu)", (unsigned long long)(progress.issued - read.sequence)));
-  });
+  each_register(instruction.vector_writes, [&](unsigned i) { check_memory_has_read(s, i); });
 }
 
 void expert_memory(const State& s, const Instruction& instruction) {
-  for (const auto* ranges : {&instruction.vector_reads, &instruction.vector_writes})
-    each_register(*ranges, [&](unsigned i) {
-      const State::Stamp write = s.last_vector_write[i];
-      const State::Progress& progress = s.vector_results[write.pipe];
-      if (write.sequence > progress.proven)
-        throw Fault("expert_wait", "a memory instruction uses a register whose vector result may not be written yet",
-                    register_name('v', i, 1),
-                    format("s_wait_alu depctr_va_vdst(%llu)", (unsigned long long)(progress.issued - write.sequence)));
-    });
+  constexpr const char* kUse = "a memory instruction uses a register whose vector result may not be written yet";
+  constexpr const char* kOverwrite = "a load overwrites a register that a vector instruction may still use";
+  each_register(instruction.vector_reads, [&](unsigned i) { check_vector_is_done(s, s.last_vector_write[i], i, kUse); });
+  each_register(instruction.vector_writes, [&](unsigned i) {
+    check_vector_is_done(s, s.last_vector_write[i], i, kOverwrite);
+    check_vector_is_done(s, s.last_vector_read[i], i, kOverwrite);
+    check_memory_has_read(s, i);
+  });
 }
 
 void vector_issued(State& s, const Instruction& instruction) {
   const State::VectorPipe pipe = vector_pipe(instruction);
-  const uint64_t sequence = ++s.vector_results[pipe].issued;
+  // A scaled matrix operation is two instructions to the counter, the scales' and the product's.
+  const uint64_t sequence = s.vector_results[pipe].issued += pipe == State::kMatrixPipe ? 2 : 1;
   each_register(instruction.vector_writes, [&](unsigned i) { s.last_vector_write[i] = {sequence, pipe}; });
+  each_register(instruction.vector_reads, [&](unsigned i) { s.last_vector_read[i] = {sequence, pipe}; });
 }
 
 void memory_issued(State& s, const Instruction& instruction) {

@@ -218,8 +218,6 @@ void add_memory(OperationTable& table) {
   global("scratch_store_b96", scratch_store<3>);
   global("scratch_store_b128", scratch_store<4>);
   table.add({"global_prefetch_b8", Unit::kControl, nothing});
-  table.add({"s_prefetch_data", Unit::kControl, nothing});
-  table.add({"s_prefetch_inst", Unit::kControl, nothing});
 }
 
 }  // namespace mxgemm::emulator::gfx1250

@@ -122,8 +122,6 @@ void add_floating(OperationTable& t) {
   add_lanes(t, "v_mul_f32", [](float a, float b) { return a * b; }, kFloating);
   add_lanes(t, "v_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); }, kFloating);
   add_lanes(t, "v_fmac_f32", [](float a, float b, float old) { return std::fma(a, b, old); }, kFloating);
-  add_lanes(t, "v_fmamk_f32", [](float a, float k, float b) { return std::fma(a, k, b); }, kFloating);
-  add_lanes(t, "v_fmaak_f32", [](float a, float b, float k) { return std::fma(a, b, k); }, kFloating);
   add_lanes(t, "v_max_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : maximum(a, b); }, kFloating);
   add_lanes(t, "v_min_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : minimum(a, b); }, kFloating);
   add_lanes(t, "v_maximum_f32", [](float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : maximum(a, b); }, kFloating);
@@ -147,7 +145,7 @@ void add_floating(OperationTable& t) {
 void add_conversions(OperationTable& t) {
   add_lanes(t, "v_cvt_pk_bf16_f32", [](float a, float b) { return u32(bf16_bits(a)) | u32(bf16_bits(b)) << 16; }, kFloating);
   add_lanes(t, "v_cvt_pk_f16_f32", [](float a, float b) { return u32(f16_bits(a)) | u32(f16_bits(b)) << 16; }, kFloating);
-  add_lanes(t, "v_cvt_f16_f32", [](float a) { return u32(f16_bits(a)); }, kFloating);
+  add_lanes(t, "v_cvt_f16_f32", [](float a, u32 old) { return (old & 0xFFFF0000u) | f16_bits(a); }, kFloating);
   add_lanes(t, "v_cvt_f32_f16", [](u32 a) { return f16_value(uint16_t(a)); });
   add_lanes(t, "v_cvt_f32_bf16", [](u32 a) { return a << 16; });
   add_lanes(t, "v_cvt_f32_u32", [](u32 a) { return float(a); });

@@ -12,7 +12,7 @@ from mxgemm.emulator.instruction import Instruction, Row
 _FOLDERS = {"gfx1250": "mxgemm.emulator.gfx1250"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Architecture:
     """Static facts and the two front ends.
 

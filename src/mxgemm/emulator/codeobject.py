@@ -113,7 +113,7 @@ def read_code_object(data: bytes, architecture: str, machine_flag: int) -> tuple
             )
         symbols = elf.symbols()
         return tuple(_kernel(elf, symbols, entry) for entry in elf.metadata()["amdhsa.kernels"])
-    except (struct.error, IndexError, ValueError, KeyError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LoadError(f"load: the code object is damaged ({error!r})") from error
 
 

@@ -24,6 +24,7 @@ class Role(IntFlag):
     IGNORED = 0
     READ = 1
     WRITE = 2
+    KEEP = 4  # with WRITE: only some bits of the register are written, the rest stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,15 @@ class Field:
 
     @classmethod
     def parse(cls, text: str) -> Field:
-        """Return the field for `name[+][:words]`; `+` marks a destination that is also read."""
+        """Return the field for `name[+|~][:words]`.
+
+        `+` marks a destination that is also read, `~` one of which the unwritten bits stay.
+        """
         name, _, words = text.partition(":")
-        also_read = name.endswith("+")
-        name = name.removesuffix("+")
+        extra = {"+": Role.READ, "~": Role.KEEP}.get(name[-1], Role.IGNORED)
+        name = name.rstrip("+~")
         role = Role.WRITE if name in {"dst", "sdst"} else Role.READ
-        return cls(name, int(words or 1), role | Role.READ if also_read else role)
+        return cls(name, int(words or 1), role | extra)
 
 
 @dataclass(frozen=True, slots=True)

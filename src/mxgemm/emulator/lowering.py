@@ -45,8 +45,10 @@ def _check_registers(info: KernelInfo, pc: int, instruction: Instruction) -> Non
 
 def _lower(instruction: Instruction) -> dict[str, Any]:
     operands = [_tuple(operand, operand.role) for operand in instruction.operands]
-    # A destination that is also read is one more source, after the written ones.
-    operands += [_tuple(o, Role.READ) for o in instruction.operands if o.role == Role.READ | Role.WRITE]
+    # A destination that is also read, or partly kept, is one more source after the written ones.
+    for operand in instruction.operands:
+        if operand.role & Role.WRITE and operand.role & (Role.READ | Role.KEEP):
+            operands.append(_tuple(operand, operand.role & Role.READ))
     lowered: dict[str, Any] = {
         "operation": instruction.name,
         "text": str(instruction),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
-from mxgemm.emulator.architecture import find
+from mxgemm.emulator.architecture import Architecture, find
 from mxgemm.emulator.arguments import ArgumentValue, pack_arguments
 from mxgemm.emulator.assembly import read_assembly
 from mxgemm.emulator.codeobject import read_code_object
@@ -79,30 +80,12 @@ class Machine:
         With both, the two must hold the same instructions. All kernels are in `kernels` afterwards.
         Raises `LoadError`, or `DecodeError` for an instruction that is not known.
         """
-        loaded = self._load_binary(code) if isinstance(code, bytes) else self._load_text(code)
+        loaded = _load(self.architecture, code)
         if text is not None:
-            _compare(loaded, self._load_text(text))
+            _compare(loaded, _load(self.architecture, text))
         for kernel in loaded:
             self.kernels[kernel.name] = kernel
         return loaded[0]
-
-    def _load_binary(self, code: bytes) -> list[Kernel]:
-        kernels = read_code_object(code, self.architecture.name, self.architecture.elf_machine_flag)
-        return [self._kernel(k.info, self.architecture.decode(k.code, k.address)) for k in kernels]
-
-    def _load_text(self, code: str) -> list[Kernel]:
-        kernels = read_assembly(code, self.architecture.name)
-        return [self._kernel(k.info, self.architecture.parse(k.lines)) for k in kernels]
-
-    def _kernel(self, info: KernelInfo, instructions: tuple[Instruction, ...]) -> Kernel:
-        if info.wavefront_size not in (0, self.architecture.lanes):
-            raise LoadError(
-                f"load of {info.name}: waves must have {self.architecture.lanes} lanes on {self.architecture.name}, "
-                f"got {info.wavefront_size}"
-            )
-        if not instructions:
-            raise LoadError(f"load of {info.name}: the kernel has no instructions")
-        return Kernel(info, instructions, lower(self.architecture, info, instructions))
 
     def hook(self, event: Event, function: Callable[..., None] | None) -> None:
         """Call `function` at every `event` of later launches; None removes it. One function an event.
@@ -225,6 +208,29 @@ class Machine:
             "workitem_id_dimensions": info.workitem_id_dimensions,
             "waves": -(-items // self.architecture.lanes),
         }
+
+
+@functools.lru_cache(maxsize=64)
+def _load(architecture: Architecture, code: bytes | str) -> tuple[Kernel, ...]:
+    """Return the kernels of `code`; decoding takes longer than many a launch, so the last ones are kept."""
+    kernels: tuple[tuple[KernelInfo, tuple[Instruction, ...]], ...]
+    if isinstance(code, bytes):
+        binary = read_code_object(code, architecture.name, architecture.elf_machine_flag)
+        kernels = tuple((k.info, architecture.decode(k.code, k.address)) for k in binary)
+    else:
+        kernels = tuple((k.info, architecture.parse(k.lines)) for k in read_assembly(code, architecture.name))
+    return tuple(_kernel(architecture, info, instructions) for info, instructions in kernels)
+
+
+def _kernel(architecture: Architecture, info: KernelInfo, instructions: tuple[Instruction, ...]) -> Kernel:
+    if info.wavefront_size not in (0, architecture.lanes):
+        raise LoadError(
+            f"load of {info.name}: waves must have {architecture.lanes} lanes on {architecture.name}, "
+            f"got {info.wavefront_size}"
+        )
+    if not instructions:
+        raise LoadError(f"load of {info.name}: the kernel has no instructions")
+    return Kernel(info, instructions, lower(architecture, info, instructions))
 
 
 def _extent(what: str, value: Sequence[int], name: str) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """The instructions of gfx1250 that are emulated, as data: opcode, mnemonic, operands.
 
 One line per instruction under its encoding. Operands are named as in the encodings and listed in assembly order, `:n` gives
-32-bit words where it is not one, `+` marks a destination that is also read. A line without operands takes its encoding's
+32-bit words where it is not one, `+` marks a destination that is also read, `~` one of which only half is written. A line without operands takes its encoding's
 usual ones. The executor's function has the mnemonic as its name.
 
 Source: AMD CDNA5 ISA reference guide, July 2026, instruction listings; every line is checked against LLVM's assembler.
@@ -173,10 +173,10 @@ _LISTING = {
         0x06 v_cvt_f32_u32
         0x07 v_cvt_u32_f32
         0x08 v_cvt_i32_f32
-        0x0a v_cvt_f16_f32
+        0x0a v_cvt_f16_f32          dst~ src0
         0x0b v_cvt_f32_f16
         0x11 v_cvt_f32_ubyte0
-        0x1c v_mov_b16              dst+ src0
+        0x1c v_mov_b16              dst~ src0
         0x1d v_mov_b64              dst:2 src0:2
         0x1e v_tanh_f32
         0x20 v_fract_f32
