@@ -1,7 +1,7 @@
 """Number formats as data: what a code means, never how a tensor of them is stored or computed with.
 
-Source: OCP Microscaling Formats (MX) v1.0, section 5 (formats); IEEE 754-2019 for the vocabulary. Pure Python, so that the
-emulator and code generators can use the tables without torch.
+Source: OCP Microscaling Formats (MX) v1.0, section 5 (formats); IEEE 754-2019 for the vocabulary.
+Pure Python, so that the emulator and code generators can use the tables without torch.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import cached_property
 class ElementFormat:
     """A small binary floating-point format `sign | exponent | mantissa`.
 
-    `nan_codes` and `inf_codes` hold the unsigned codes (sign bit clear) that are not finite; every other code decodes by the
-    usual rule, subnormal when the exponent field is 0.
+    `nan_codes` and `inf_codes` hold the unsigned codes (sign bit clear) that are not finite; every
+    other code decodes by the usual rule, subnormal when the exponent field is 0.
     """
 
     name: str
@@ -33,7 +33,9 @@ class ElementFormat:
 
     @cached_property
     def values(self) -> tuple[float, ...]:
-        """The value of every code, index = code; -0.0 keeps its sign, NaN and Inf where the format has them."""
+        """The value of every code, index = code; -0.0 keeps its sign, NaN and Inf where the
+        format has them.
+        """
         return tuple(self._decode(code) for code in range(1 << self.bits))
 
     @cached_property
@@ -72,8 +74,12 @@ class ScaleFormat:
 
     @cached_property
     def values(self) -> tuple[float, ...]:
-        """The value of every code, index = code. E8M0 has neither zero nor infinity; its code 255 is NaN."""
-        return tuple(self._decode(code) for code in range(1 << (self.exponent_bits + self.mantissa_bits)))
+        """The value of every code, index = code. E8M0 has neither zero nor infinity; its code 255
+        is NaN.
+        """
+        return tuple(
+            self._decode(code) for code in range(1 << (self.exponent_bits + self.mantissa_bits))
+        )
 
     def _decode(self, code: int) -> float:
         if code == self.nan_code:
@@ -97,7 +103,9 @@ class BlockFormat:
 E2M1 = ElementFormat(name="E2M1", exponent_bits=2, mantissa_bits=1, bias=1)
 E2M3 = ElementFormat(name="E2M3", exponent_bits=2, mantissa_bits=3, bias=1)
 E3M2 = ElementFormat(name="E3M2", exponent_bits=3, mantissa_bits=2, bias=3)
-E4M3 = ElementFormat(name="E4M3", exponent_bits=4, mantissa_bits=3, bias=7, nan_codes=frozenset({0x7F}))
+E4M3 = ElementFormat(
+    name="E4M3", exponent_bits=4, mantissa_bits=3, bias=7, nan_codes=frozenset({0x7F})
+)
 E5M2 = ElementFormat(
     name="E5M2",
     exponent_bits=5,

@@ -1,4 +1,5 @@
-"""The only reader of the process environment: typed settings with defaults, listed by `mxgemm info`.
+"""The only reader of the process environment: typed settings with defaults, listed by `mxgemm
+info`.
 
 Read when asked for, so that a test or a notebook may change them; nothing here is read at import.
 """
@@ -23,11 +24,19 @@ class Setting:
         return os.environ.get(self.variable, "") or self.default
 
 
-BACKEND = Setting("MXGEMM_BACKEND", "backend to use where the call names none; never replaced by another", "")
-CPU_ISA = Setting("MXGEMM_CPU_ISA", "instruction set of native_cpu: scalar, avx2, avx512_vnni; empty = best", "")
+BACKEND = Setting(
+    "MXGEMM_BACKEND", "backend to use where the call names none; never replaced by another", ""
+)
+CPU_ISA = Setting(
+    "MXGEMM_CPU_ISA", "instruction set of native_cpu: scalar, avx2, avx512_vnni; empty = best", ""
+)
 CACHE_DIR = Setting("MXGEMM_CACHE_DIR", "folder of compiled device kernels", "~/.cache/mxgemm")
-ROCM_PATH = Setting("MXGEMM_ROCM_PATH", "folder whose llvm/bin holds ld.lld for gfx1250 kernels", "")
-FLYDSL_KERNELS = Setting("MXGEMM_FLYDSL_REPO", "checkout of the FlyDSL repository, for the witness test", "")
+ROCM_PATH = Setting(
+    "MXGEMM_ROCM_PATH", "folder whose llvm/bin holds ld.lld for gfx1250 kernels", ""
+)
+FLYDSL_KERNELS = Setting(
+    "MXGEMM_FLYDSL_REPO", "checkout of the FlyDSL repository, for the witness test", ""
+)
 
 SETTINGS = (BACKEND, CPU_ISA, CACHE_DIR, ROCM_PATH, FLYDSL_KERNELS)
 

@@ -1,0 +1,274 @@
+"""What a backend is: it says whether it can, how exact it is, how it would, and then does it.
+
+`check` and `plan` are pure: they import nothing heavy and touch no device, so that every
+architecture's answers can be tested anywhere. Only `probe` looks at the machine and only `launch`
+uses a device.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Literal
+
+import torch
+
+from mxgemm import epilogue as epilogue_module
+from mxgemm.epilogue import EpilogueArgs
+from mxgemm.errors import LayoutMismatch, UnsupportedProblem
+from mxgemm.formats import MXFP4
+from mxgemm.problem import GemmProblem, OperandSpec
+from mxgemm.tensor import MXTensor
+
+Side = Literal["a", "b"]
+
+BLOCK = MXFP4.block
+FP32_UNIT = 2.0**-24
+"""Rounding unit of FP32."""
+
+
+class RejectionCode(StrEnum):
+    """Why a backend says no; a shared vocabulary, so that tables and tests can group reasons."""
+
+    ARCH = "ARCH"
+    IMPORT = "IMPORT"
+    VERSION = "VERSION"
+    DEVICE = "DEVICE"
+    FORMAT = "FORMAT"
+    LAYOUT = "LAYOUT"
+    ROTATION = "ROTATION"
+    SHAPE = "SHAPE"
+    DTYPE = "DTYPE"
+    EPILOGUE = "EPILOGUE"
+    NUMERICS = "NUMERICS"
+    MEMORY = "MEMORY"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A reason as a value; `detail` says what is required, what was given and, where there is
+    one, the way out.
+    """
+
+    code: RejectionCode
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """How a backend sums products, from which the error bound of its results follows.
+
+    Attributes:
+        significand_bits: of the accumulator: 24 for FP32.
+        truncates: the accumulator truncates instead of rounding to nearest.
+        promote_every: number of k that is summed there before the sum is added to an FP32 one; None
+            for never.
+        exact_blocks: products inside a block of 32 are summed exactly before the accumulator
+            rounds.
+    """
+
+    significand_bits: int = 24
+    truncates: bool = False
+    promote_every: int | None = None
+    exact_blocks: bool = False
+
+    def gamma(self, k: int) -> float:
+        """Return the factor of (|A| @ |B|.T) that bounds the error of a sum over k before any
+        output rounding.
+
+        To first order each addition loses at most one rounding unit of the magnitudes summed so
+        far; the terms of second order are covered by 1 / (1 - n u). Products of E2M1 values are
+        exact.
+        """
+        window = min(k, self.promote_every or k)
+        additions = -(-window // BLOCK) if self.exact_blocks else window
+        unit = 2.0 ** -(self.significand_bits - (1 if self.truncates else 0))
+        total = additions * unit + (-(-k // window) if window < k else 0) * FP32_UNIT
+        return total / (1 - total)
+
+    def exact_spread(self, k: int, largest: float = 6.0) -> int:
+        """Return how many binades the two operands' scales may spread together so that any order of
+        summation is exact.
+
+        Products are multiples of 1/4 and at most largest^2, so a sum of P of them, of spread s, is
+        an integer multiple of the unit below 4 largest^2 P 2^s. It must fit the accumulator between
+        promotions and FP32 over all of k. Negative: never.
+
+        Args:
+            k: length of the contraction.
+            largest: the largest |code value| that occurs.
+        """
+        window = min(k, self.promote_every or k)
+        bits = [(24, k), (self.significand_bits, window)]
+        return min(math.floor(p - math.log2(4 * largest**2 * max(terms, 1))) for p, terms in bits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedOperand:
+    """An operand in its backend's own form, made once by `GemmPlan.prepare_a` or `prepare_b`;
+    opaque to everyone else.
+
+    Attributes:
+        backend: name of the backend that made it and alone can read it.
+        side: "a" or "b".
+        shape: logical (rows, k).
+        stored_k: the contraction.
+        source: the spec of what it was made from.
+        prescale: factor that the elements carry.
+        payload: the backend's buffers.
+        nbytes: their size in bytes.
+        device: where they are.
+    """
+
+    backend: str
+    side: Side
+    shape: tuple[int, int]
+    stored_k: int
+    source: OperandSpec
+    prescale: float
+    payload: object
+    nbytes: int
+    device: torch.device
+
+    @property
+    def spec(self) -> OperandSpec:
+        """The spec that a problem with this operand holds."""
+        return OperandSpec(
+            self.source.format, self.source.layout, self.source.rotation, self.backend
+        )
+
+
+Operand = MXTensor | PreparedOperand
+
+
+class Backend(ABC):
+    """One way to compute the GEMM. Instances hold no state: what a call needs is in the plan."""
+
+    name: ClassVar[str]
+
+    def automatic(self, problem: GemmProblem) -> bool:
+        """Return whether the backend may be taken for `problem` without being named."""
+        return True
+
+    @abstractmethod
+    def probe(self) -> Rejection | None:
+        """Return why this process cannot use the backend (module, version, device), or None. May
+        import; asked once.
+        """
+
+    @abstractmethod
+    def check(self, problem: GemmProblem) -> Rejection | None:
+        """Return why the backend cannot do `problem` on a machine that it can run on, or None.
+        Pure.
+        """
+
+    @abstractmethod
+    def accumulation(self, problem: GemmProblem) -> Accumulation:
+        """Return how products are summed for `problem`."""
+
+    @abstractmethod
+    def plan(self, problem: GemmProblem) -> GemmPlan:
+        """Return how `problem`, accepted by `check`, is done. Pure."""
+
+    @abstractmethod
+    def launch(
+        self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
+    ) -> None:
+        """Compute D into `out`. Shapes, dtypes, layouts and devices are already as the plan's
+        problem says; m, n, k > 0.
+        """
+
+    def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
+        """Return `operand` in this backend's own form, good for every m of this (n, k).
+
+        Raises:
+            UnsupportedProblem: the backend has no such form.
+        """
+        raise UnsupportedProblem(
+            f"prepare_{side} on {self.name}: the backend has no prepared form, got {operand!r}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmPlan:
+    """How one problem is done: the backend, its configuration, and what it needs. Call it to run.
+
+    Attributes:
+        backend: who does it.
+        problem: what.
+        config: the backend's own choice (tile sizes, kernel, split); prints itself.
+        workspace_bytes: device memory that a call allocates besides the output.
+        summary: one line for people.
+    """
+
+    backend: Backend
+    problem: GemmProblem
+    config: object = None
+    workspace_bytes: int = 0
+    summary: str = ""
+
+    def prepare_a(self, operand: MXTensor) -> PreparedOperand:
+        """Return the first operand in the backend's own form."""
+        return self.backend.prepare(self, operand, "a")
+
+    def prepare_b(self, operand: MXTensor) -> PreparedOperand:
+        """Return the second operand (a weight) in the backend's own form, good for every m of
+        this (n, k).
+        """
+        return self.backend.prepare(self, operand, "b")
+
+    def run(self, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs) -> torch.Tensor:
+        """Compute D into `out` and return it; everything must already be as the problem says.
+
+        Raises:
+            LayoutMismatch: an operand is not what the plan was made for.
+        """
+        problem = self.problem
+        for side, operand, rows, spec in (
+            ("a", a, problem.m, problem.a),
+            ("b", b, problem.n, problem.b),
+        ):
+            if operand.shape[0] != rows or operand.stored_k != problem.k or _spec(operand) != spec:
+                raise LayoutMismatch(
+                    f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and "
+                    f"stored k {problem.k}, "
+                    f"got {operand!r}; make a plan for this operand"
+                )
+        if problem.m == 0 or problem.n == 0:
+            if args.bias_grad is not None:
+                args.bias_grad.zero_()
+            return out
+        if problem.k == 0:
+            product = torch.zeros(problem.m, problem.n, device=out.device)
+            epilogue_module.apply(product, problem.epilogue, args, out)
+            return out
+        self.backend.launch(self, a, b, out, args)
+        return out
+
+
+def _spec(operand: Operand) -> OperandSpec:
+    return operand.spec if isinstance(operand, PreparedOperand) else OperandSpec.of(operand)
+
+
+def canonical_only(problem: GemmProblem) -> Rejection | None:
+    """Return a LAYOUT rejection unless both operands are canonical MXTensors; for backends that
+    read nothing else.
+    """
+    for side, spec in (("a", problem.a), ("b", problem.b)):
+        if spec.prepared_by is not None:
+            return Rejection(
+                RejectionCode.LAYOUT,
+                f"{side} must be an MXTensor, got a form prepared by {spec.prepared_by}",
+            )
+        if spec.layout != OperandSpec().layout:
+            return Rejection(
+                RejectionCode.LAYOUT,
+                f"{side} must be {OperandSpec().layout}, got {spec.layout}; pass relayout=True or "
+                f"call .relayout()",
+            )
+    return None

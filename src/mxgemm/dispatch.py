@@ -1,0 +1,140 @@
+"""Which backend does a problem: the list, the choice, the reasons, and the cache of plans.
+
+The order of `BACKENDS` is the priority. A backend that the caller names is never replaced by
+another; without a name the first that accepts is taken, and logged once per problem.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from mxgemm import settings
+from mxgemm.backends.base import Backend, GemmPlan, Rejection, RejectionCode
+from mxgemm.backends.reference import Reference, ReferenceFP32
+from mxgemm.errors import BackendUnavailable, UnsupportedProblem
+from mxgemm.problem import GemmProblem
+
+logger = logging.getLogger("mxgemm")
+
+BACKENDS: tuple[Backend, ...] = (
+    Reference(),
+    ReferenceFP32(),
+)
+"""Every backend, fastest first on the devices it accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One backend's answer to a problem: the rejection, or the plan."""
+
+    backend: Backend
+    rejection: Rejection | None
+    plan: GemmPlan | None
+
+
+class _Cache:
+    """The two caches of the process: what `probe` answered per backend, and plans per (problem,
+    name).
+    """
+
+    def __init__(self) -> None:
+        self.probes: dict[str, Rejection | None] = {}
+        self.plans: dict[tuple[GemmProblem, str | None], GemmPlan] = {}
+
+    def clear(self) -> None:
+        """Forget everything, for tests and after a device or a setting has changed."""
+        self.probes.clear()
+        self.plans.clear()
+
+
+cache = _Cache()
+
+
+def by_name(name: str) -> Backend:
+    """Return the backend called `name`.
+
+    Raises:
+        ValueError: there is none; the message lists those that exist.
+    """
+    for backend in BACKENDS:
+        if backend.name == name:
+            return backend
+    known = ", ".join(backend.name for backend in BACKENDS)
+    raise ValueError(f"backend: must be one of {known}, got {name!r}")
+
+
+def probe(backend: Backend) -> Rejection | None:
+    """Return why this process cannot use `backend`, or None; asked once a process."""
+    if backend.name not in cache.probes:
+        cache.probes[backend.name] = backend.probe()
+    return cache.probes[backend.name]
+
+
+def explain(problem: GemmProblem) -> list[Verdict]:
+    """Return every backend's verdict on `problem`, in order of priority; nothing is launched."""
+    verdicts = []
+    for backend in BACKENDS:
+        rejection = _rejection(backend, problem)
+        plan = backend.plan(problem) if rejection is None else None
+        verdicts.append(Verdict(backend, rejection, plan))
+    return verdicts
+
+
+def plan(problem: GemmProblem, *, backend: str | None = None) -> GemmPlan:
+    """Return the plan for `problem` on the backend of that name, or on the first that accepts;
+    cached on the problem.
+
+    The setting MXGEMM_BACKEND names one where the argument does not.
+
+    Raises:
+        ValueError: an unknown name.
+        BackendUnavailable: the named backend cannot run in this process.
+        UnsupportedProblem: the named backend rejects the problem, or all do; the message holds
+        every reason.
+    """
+    name = backend if backend is not None else settings.BACKEND.read() or None
+    found = cache.plans.get((problem, name))
+    if found is None:
+        found = _select(problem, name)
+        cache.plans[problem, name] = found
+        logger.info("%s: %s (%s)", problem, found.backend.name, found.summary)
+    return found
+
+
+def accepts(problem: GemmProblem, *, backend: str | None = None) -> bool:
+    """Return whether `plan` with these arguments would find a backend."""
+    try:
+        plan(problem, backend=backend)
+    except (BackendUnavailable, UnsupportedProblem):
+        return False
+    return True
+
+
+def _rejection(backend: Backend, problem: GemmProblem) -> Rejection | None:
+    """Return the reason against `backend`: of the problem first, since that one says more."""
+    return backend.check(problem) or probe(backend)
+
+
+def _select(problem: GemmProblem, name: str | None) -> GemmPlan:
+    if name is not None:
+        backend = by_name(name)
+        rejection = _rejection(backend, problem)
+        if rejection is None:
+            return backend.plan(problem)
+        unavailable = (RejectionCode.IMPORT, RejectionCode.VERSION, RejectionCode.ARCH)
+        error = BackendUnavailable if rejection.code in unavailable else UnsupportedProblem
+        raise error(
+            f"gemm on {name}: {rejection}, for {problem}; leave backend unset to let another take "
+            f"it"
+        )
+    reasons = []
+    for backend in BACKENDS:
+        if not backend.automatic(problem):
+            reasons.append(f"  {backend.name}: only when named")
+            continue
+        rejection = _rejection(backend, problem)
+        if rejection is None:
+            return backend.plan(problem)
+        reasons.append(f"  {backend.name}: {rejection}")
+    raise UnsupportedProblem(f"gemm: no backend takes {problem}:\n" + "\n".join(reasons))
