@@ -9,14 +9,14 @@ from __future__ import annotations
 WIDTHS = (8, 16, 32, 64, 128)
 """Columns N of the accumulators that the kernels use."""
 
-HEADER = '''#pragma once
+HEADER = """#pragma once
 #include "ptx.cuh"
 
 // sum[64 x kColumns] (+)= A[64 x 32] @ B[kColumns x 32].T in E4M3, one warpgroup. `shared` takes A from shared memory,
 // `registers` as 4 words of 4 bytes: rows lane/4 and lane/4 + 8, k 4 (lane%4).. and 16 more. Without `accumulate` the sum starts anew.
 template <int kColumns>
 struct Wgmma;
-'''
+"""
 
 
 def wgmma_header() -> str:

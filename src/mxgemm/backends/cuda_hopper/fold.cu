@@ -3,7 +3,7 @@
 //   folded[row][k] = code * 2^6 * 2^-(top - scale),  power[row] = top - 127 - 6,  top = largest scale of the row
 //
 // so that folded * 2^power is the value, exactly, while top - scale <= 14. Blocks of zeros have no say in `top` and need no
-// window. A row with a wider spread is left unfolded (distance 0 everywhere) and marked kWideRow: the GEMM scales it block by
+// window. Also zeroes the tickets of the GEMM that follows. A row with a wider spread is left unfolded (distance 0 everywhere) and marked kWideRow: the GEMM scales it block by
 // block. A NaN block becomes E4M3 NaNs and has no say either. Powers past the last row, up to a multiple of 128, are 0.
 //
 // Work       MX_WARPS warps a row, 8 warps a block; a lane takes 16 codes (8 bytes in, 16 out), so loads and stores of a warp
@@ -27,10 +27,11 @@ constexpr int kNoScale = -1;  // what a row without any nonzero block has for `t
 
 // Mirrored by launch.py, field by field.
 struct FoldOperand {
-  const U32x2* codes;  // [rows, k / 16]
-  const u8* scales;    // [rows, k / 32]
-  U32x4* folded;       // [rows, k / 16]
-  i16* powers;         // [rows rounded up to 128]
+  const u8* codes;   // [rows, k / 2], rows `codes_pitch` bytes apart
+  const u8* scales;  // [rows, k / 32], rows `scales_pitch` bytes apart
+  U32x4* folded;     // [rows, k / 16]
+  i16* powers;       // [rows rounded up to 128]
+  long long codes_pitch, scales_pitch;
   int rows;
 };
 
@@ -62,11 +63,13 @@ DEVICE Extent reduce(Extent extent, Extent* partial) {
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 3)
-    fold_rows(const FoldOperand first, const FoldOperand second, int k) {
+    fold_rows(const FoldOperand first, const FoldOperand second, int k, int* tickets,
+              int num_tickets) {
   __shared__ U32x2 table[kFoldTableRows];
   __shared__ Extent partial[kThreads / kWarp];
   let_next_grid_start();
   fill_fold_table(table);
+  if (blockIdx.x == 0 && threadIdx.x < num_tickets) tickets[threadIdx.x] = 0;
 
   const int lane = threadIdx.x % kLanesPerRow;
   const int first_rows = (first.rows + kPowersMultiple - 1) / kPowersMultiple * kPowersMultiple;
@@ -74,10 +77,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 3)
   const bool is_second = row >= first_rows;
   if (is_second) row -= first_rows;
   const int chunks = row < (is_second ? second.rows : first.rows) ? k / 16 : 0;
-  const long long start = static_cast<long long>(row) * (k / 16);
-  const U32x2* codes = (is_second ? second.codes : first.codes) + start;
-  const u8* scales = (is_second ? second.scales : first.scales) + start / 2;
-  U32x4* folded = (is_second ? second.folded : first.folded) + start;
+  const long long codes_pitch = is_second ? second.codes_pitch : first.codes_pitch;
+  const long long scales_pitch = is_second ? second.scales_pitch : first.scales_pitch;
+  const U32x2* codes = reinterpret_cast<const U32x2*>(
+      (is_second ? second.codes : first.codes) + row * codes_pitch);
+  const u8* scales = (is_second ? second.scales : first.scales) + row * scales_pitch;
+  U32x4* folded =
+      (is_second ? second.folded : first.folded) + static_cast<long long>(row) * (k / 16);
   i16* powers = is_second ? second.powers : first.powers;
 
   U32x2 held[kChunks];

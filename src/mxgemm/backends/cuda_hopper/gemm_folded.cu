@@ -61,7 +61,8 @@ struct FoldedGemm {
   const i16* b_powers;
   const u8* a_scales;  // E8M0 [m, k / 32], read for wide rows
   const u8* b_scales;
-  int* tickets;        // [grid + 1] zeros, or null: tiles by block number
+  long long a_scales_pitch, b_scales_pitch;
+  int* tickets;        // [grid] zeros, or null: tiles by block number
   int m, n, k;
 };
 
@@ -116,14 +117,6 @@ DEVICE int take_ticket(int* tickets) {
   int slot = multiprocessor() % gridDim.x;
   while (atomicExch(tickets + slot, 1)) slot = slot + 1 == gridDim.x ? 0 : slot + 1;
   return slot;
-}
-
-// Leaves the tickets as they were found, for the next launch in the stream.
-DEVICE void return_tickets(int* tickets) {
-  if (!tickets) return;
-  if (atomicAdd(tickets + gridDim.x, 1) == gridDim.x - 1) {
-    for (int i = 0; i <= gridDim.x; ++i) tickets[i] = 0;
-  }
 }
 
 struct Consumer {
@@ -222,10 +215,10 @@ struct Consumer {
 
   // Power of a block of a row: of the row when it is folded, of the block's own scale when it is wide. A NaN block's bytes
   // are NaN, whatever its power.
-  static DEVICE int block_power(const u8* scales, int row, int rows, int blocks, int block,
+  static DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int blocks, int block,
                                 int power) {
     if (power != kWideRow) return power;
-    return row < rows && block < blocks ? scales[static_cast<long long>(row) * blocks + block] -
+    return row < rows && block < blocks ? scales[row * pitch + block] -
                                               (127 + kFoldTop)
                                         : 0;
   }
@@ -244,7 +237,7 @@ struct Consumer {
       sync();
       for (int step = 0; step < kSteps; ++step) {
         store_shared_u32(columns + (step * kTileN + thread) * 4,
-                         block_power(g.b_scales, n + thread, g.n, blocks, stage * kSteps + step,
+                         block_power(g.b_scales, g.b_scales_pitch, n + thread, g.n, blocks, stage * kSteps + step,
                                      power_at(kRowsPerConsumer + thread)));
       }
       sync();
@@ -259,7 +252,7 @@ struct Consumer {
         wgmma_commit();
         int row_power[2];
         for (int h = 0; h < 2; ++h) {
-          row_power[h] = block_power(g.a_scales, m + row + 8 * h, g.m, blocks,
+          row_power[h] = block_power(g.a_scales, g.a_scales_pitch, m + row + 8 * h, g.m, blocks,
                                      stage * kSteps + step, power_at(row + 8 * h));
         }
         wgmma_wait<0>();
@@ -452,11 +445,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(shared.empty(stage), kConsumers * 4);
     }
     mbarrier_init_fence();
-    store_shared_u32(shared.first_tile(), take_ticket(g.tickets));
   }
+  wait_for_previous_grid();
+  if (threadIdx.x == 0) store_shared_u32(shared.first_tile(), take_ticket(g.tickets));
   __syncthreads();
   const int first_tile = load_shared_u32(shared.first_tile());
-  wait_for_previous_grid();
 
   // Steady state, drain and epilogue, by role
   if (threadIdx.x >= kConsumers * kWarpgroup) {
@@ -466,6 +459,4 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     take_registers<kConsumerRegisters>();
     consume(g, shared, d, first_tile);
   }
-  __syncthreads();
-  if (threadIdx.x == 0) return_tickets(g.tickets);
 }

@@ -76,6 +76,7 @@ struct PackedGemm {
   const i16* b_powers;
   const u8* a_scales;  // E8M0 [m, k / 32], read for wide rows
   const u8* b_scales;
+  long long a_scales_pitch, b_scales_pitch;
   int m, n, k;
 };
 
@@ -304,10 +305,10 @@ struct Consumer {
     if (count == 2) advance(next, now, false);
   }
 
-  DEVICE int block_power(const u8* scales, int row, int rows, int block, int power) const {
+  DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int block, int power) const {
     const int blocks = g.k / kStepK;
     if (power != kWideRow) return power;
-    return row < rows && block < blocks ? scales[static_cast<long long>(row) * blocks + block] -
+    return row < rows && block < blocks ? scales[row * pitch + block] -
                                               (127 + kFoldTop)
                                         : 0;
   }
@@ -324,8 +325,8 @@ struct Consumer {
       const int block = group * kSteps + step;
       store_shared_u32(
           tokens + 4 * i,
-          is_token ? block_power(g.a_scales, token + at, g.m, block, token_power(at))
-                   : block_power(g.b_scales, row + at, g.n, block, row_power(at)));
+          is_token ? block_power(g.a_scales, g.a_scales_pitch, token + at, g.m, block, token_power(at))
+                   : block_power(g.b_scales, g.b_scales_pitch, row + at, g.n, block, row_power(at)));
     }
     named_barrier(1 + kRowGroups + index, kWarpgroup);
     float sum[kAccumulators];

@@ -21,18 +21,20 @@ DEVICE u8* tile_of(u8* tiles, int row, int group, int groups) {
   return tiles + (static_cast<long long>(row / kTileRows) * groups + group) * kTileBytes;
 }
 
-// One warp a row, padding rows included. codes: [rows, k / 32] vectors of 16 bytes; scales: [rows, k / 32].
+// One warp a row, padding rows included. Pitches are bytes from row to row.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    pack_tiles(const U32x4* codes, const u8* scales, u8* tiles, i16* powers, int rows, int k) {
+    pack_tiles(const u8* all_codes, const u8* all_scales, u8* tiles, i16* powers,
+               long long codes_pitch, long long scales_pitch, int rows, int k) {
   const int row = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int blocks = k / 32, groups = (k + kTileK - 1) / kTileK;
-  const long long start = static_cast<long long>(row) * blocks;
+  const U32x4* codes = reinterpret_cast<const U32x4*>(all_codes + row * codes_pitch);
+  const u8* scales = all_scales + row * scales_pitch;
   const bool exists = row < rows;
 
   int top = -1, bottom = kE8m0Nan;
   for (int block = lane; exists && block < blocks; block += kWarp) {
-    const U32x4 v = codes[start + block];
-    const int scale = scales[start + block];
+    const U32x4 v = codes[block];
+    const int scale = scales[block];
     if (((v.x | v.y | v.z | v.w) & 0x77777777u) != 0 && scale != kE8m0Nan) {
       top = max(top, scale);
       bottom = min(bottom, scale);
@@ -46,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const int warp = row / 16 % 4, half = row / 8 % 2, lane_row = row % 8;
   for (int block = lane; block < groups * kSteps; block += kWarp) {
     const bool stored = exists && block < blocks;
-    const U32x4 v = stored ? codes[start + block] : U32x4{0, 0, 0, 0};
-    const int scale = stored ? scales[start + block] : 0;
+    const U32x4 v = stored ? codes[block] : U32x4{0, 0, 0, 0};
+    const int scale = stored ? scales[block] : 0;
     const int distance = wide ? 0 : min(max(top - scale, 0), kFoldWindow);
     const int step = block % kSteps;
     u8* tile = tile_of(tiles, row, block / kSteps, groups);

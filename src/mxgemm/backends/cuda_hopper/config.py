@@ -1,0 +1,194 @@
+"""Which Hopper kernel does a problem, and in which configuration: plain data, chosen without a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mxgemm.problem import GemmProblem, Numerics
+from mxgemm.runtime.nvrtc import Source
+
+ARCH = "sm_90a"
+"""Target of the kernels: wgmma and setmaxnreg exist in this one only."""
+
+NUM_MULTIPROCESSORS = 132
+"""Of an H100 or H200 SXM; only the choice between configurations uses it, launches ask the device."""
+
+BLOCK = 32
+TILE_K = 128
+POWERS_MULTIPLE = 128
+"""Row powers are stored for a multiple of this many rows."""
+
+FOLD_THREADS = 256
+FOLD_CHUNK = 16
+FOLD_CHUNKS_HELD = 8
+"""Chunks of 16 codes that a lane of the fold holds in registers."""
+
+FOLDED_TILE = 128
+FOLDED_THREADS = 384
+FOLDED_SHARED_BYTES = (
+    6 * 2 * FOLDED_TILE * TILE_K + 2 * 2 * 64 * 128 + 2 * 2 * 2 * 192 + 2 * 6 * 8 + 16
+)
+FOLDED_SUM_ROWS = 64
+
+PACKED_TILE_ROWS = 64
+PACKED_TILE_BYTES = PACKED_TILE_ROWS * TILE_K // 2 + PACKED_TILE_ROWS * TILE_K // BLOCK
+PACKED_LARGEST_M = 4096
+"""Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of tokens."""
+
+ALIGNMENT = 256
+"""Of every buffer inside the workspace."""
+
+MAX_TICKETS = 256
+"""One a multiprocessor; the fold zeroes them with one block."""
+
+DTYPE_CODES = {None: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedConfig:
+    """gemm_folded.cu: both operands E4M3.
+
+    Attributes:
+        strict: promote every 32 k instead of every 128.
+        plain: D is 16 bits wide and gets alpha * product and nothing else; it leaves by TMA where its rows allow.
+        dtype: of D.
+    """
+
+    strict: bool
+    plain: bool
+    dtype: torch.dtype
+
+    @property
+    def source(self) -> Source:
+        """The translation unit."""
+        return Source(
+            HERE / "gemm_folded.cu",
+            (
+                ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
+                ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConfig:
+    """gemm_packed.cu: the weight decoded in registers.
+
+    Attributes:
+        tokens: rows of A in a tile: 8, 16, 32, 64 or 128.
+        split: warpgroups that share the contraction of a tile.
+        row_groups: groups of 64 weight rows in a tile, one or more warpgroups each.
+        stages: of the ring of copies.
+        strict: promote every 32 k instead of every 128.
+        decode_ahead: decode the next stage's weights under the multiplications of this one's.
+    """
+
+    tokens: int
+    split: int
+    row_groups: int
+    stages: int
+    strict: bool = False
+    decode_ahead: bool = False
+
+    @property
+    def source(self) -> Source:
+        """The translation unit."""
+        return Source(
+            HERE / "gemm_packed.cu",
+            (
+                ("MX_TOKENS", self.tokens),
+                ("MX_SPLIT", self.split),
+                ("MX_ROW_GROUPS", self.row_groups),
+                ("MX_STAGES", self.stages),
+                ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
+                ("MX_DECODE_AHEAD", int(self.decode_ahead)),
+            ),
+        )
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the consumer warpgroups and the producer's."""
+        return 128 * (self.split * self.row_groups + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block; kSharedBytes of the source."""
+        consumers = self.split * self.row_groups
+        stage = self.split * (self.tokens * TILE_K + self.row_groups * PACKED_TILE_BYTES)
+        sums = consumers * self.tokens * PACKED_TILE_ROWS * 4
+        powers = consumers * 4 * (PACKED_TILE_ROWS + self.tokens)
+        return self.stages * stage + sums + powers + 8 * 16 + 16 * self.stages
+
+
+@dataclass(frozen=True, slots=True)
+class HopperConfig:
+    """What a plan holds: a kernel for folded weights and one for packed weights, where that is worth its while."""
+
+    folded: FoldedConfig
+    packed: PackedConfig | None
+
+    def __str__(self) -> str:
+        promotion = "promoted every 32" if self.folded.strict else "promoted every 128"
+        text = f"e4m3 wgmma {promotion}; folded 128x128x128"
+        if self.packed is None:
+            return text
+        packed = self.packed
+        return (
+            f"{text}; packed weight {packed.row_groups * PACKED_TILE_ROWS}x{packed.tokens}x{TILE_K}, "
+            f"k split {packed.split}"
+        )
+
+
+def choose(problem: GemmProblem) -> HopperConfig:
+    """Return the configuration for a problem that the backend accepts."""
+    strict = problem.numerics is Numerics.STRICT
+    epilogue = problem.epilogue
+    extras = (epilogue.bias, epilogue.aux_out, epilogue.aux_in, epilogue.c)
+    bare = str(epilogue.activation) == "none" and not epilogue.bias_grad
+    plain = bare and all(extra is None for extra in extras)
+    sixteen_bits = problem.out_dtype.itemsize == 2
+    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype)
+    return HopperConfig(folded, _packed(problem.m, problem.n, strict=strict))
+
+
+def _packed(m: int, n: int, *, strict: bool) -> PackedConfig | None:
+    if m <= 8:
+        return PackedConfig(8, 4, 1, 8, strict)
+    if m <= 16:
+        return PackedConfig(16, 4, 1, 7, strict)
+    if m <= 32:
+        return PackedConfig(32, 4, 1, 5, strict)
+    if m <= 64:
+        return PackedConfig(64, 3, 1, 4, strict)
+    if m > PACKED_LARGEST_M:
+        return None
+    wide_tiles = -(-m // 128) * -(-n // 128)
+    if wide_tiles * 4 < NUM_MULTIPROCESSORS * 3:
+        return PackedConfig(128, 2, 1, 3, strict, decode_ahead=not strict)
+    return PackedConfig(128, 1, 2, 6, strict, decode_ahead=not strict)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """Return the smallest multiple that holds `value`."""
+    return -(-value // multiple) * multiple
+
+
+def workspace_bytes(problem: GemmProblem, config: HopperConfig) -> int:
+    """Return what a call may allocate besides the output, at most."""
+    k = problem.k
+
+    def rows(count: int) -> int:
+        powers = round_up(2 * round_up(count, POWERS_MULTIPLE), ALIGNMENT)
+        return round_up(count * k, ALIGNMENT) + powers
+
+    total = 0 if problem.a.prepared_by else rows(problem.m)
+    reads_packed = problem.b.prepared_by and config.packed is not None
+    total += 0 if reads_packed else rows(problem.n)
+    if problem.epilogue.bias_grad:
+        groups = -(-problem.m // 8)
+        total += round_up(groups * problem.n * 4, ALIGNMENT)
+    return total + round_up(4 * MAX_TICKETS, ALIGNMENT)
