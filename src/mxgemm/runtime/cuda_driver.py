@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import struct
 from typing import Any
 
 import torch
@@ -20,52 +19,65 @@ from mxgemm.runtime import nvrtc
 from mxgemm.runtime.nvrtc import Source
 
 MAX_CACHED_MAPS = 4096
+MAX_CACHED_CONFIGS = 256
 
 
-@dataclass(frozen=True, slots=True)
 class Kernel:
-    """A loaded kernel of one device.
+    """A loaded kernel of one device."""
 
-    Attributes:
-        handle: the driver's kernel.
-        threads: of a block.
-        shared_bytes: dynamic shared memory of a block.
-    """
-
-    handle: Any
-    threads: int
-    shared_bytes: int
+    def __init__(self, handle: Any, threads: int, shared_bytes: int) -> None:
+        self._handle = handle
+        self._threads = threads
+        self._shared_bytes = shared_bytes
+        self._configs: dict[tuple[tuple[int, int], int, bool], Any] = {}
 
     def launch(
-        self,
-        grid: tuple[int, int],
-        stream: int,
-        arguments: Sequence[ctypes.Structure | ctypes._SimpleCData[Any] | TensorMap],
-        *,
-        overlap: bool = False,
+        self, grid: tuple[int, int], stream: int, arguments: list[int], *, overlap: bool = False
     ) -> None:
         """Start the kernel in `stream`.
 
         Args:
             grid: blocks along x and y.
             stream: the driver's handle, as torch's `cuda_stream`.
-            arguments: one value a parameter, read before this returns.
-            overlap: programmatic dependent launch: blocks may start while the kernel before in the stream still runs, and wait for
-                its end by themselves.
+            arguments: addresses of the parameters' values, which are read before this returns.
+            overlap: programmatic dependent launch: blocks may start while the kernel before in the
+                stream still runs, and wait for its end by themselves.
         """
-        pointers = (ctypes.c_void_p * len(arguments))(*map(_address, arguments))
+        key = (grid, stream, overlap)
+        config = self._configs.get(key)
+        if config is None:
+            if len(self._configs) >= MAX_CACHED_CONFIGS:
+                self._configs.clear()
+            config = self._configs[key] = self._config(grid, stream, overlap=overlap)
+        pointers = (ctypes.c_void_p * len(arguments))(*arguments)
+        status = driver.cuLaunchKernelEx(config, self._handle, ctypes.addressof(pointers), 0)
+        if status[0]:
+            _check(status, "cuLaunchKernelEx")
+
+    def _config(self, grid: tuple[int, int], stream: int, *, overlap: bool) -> Any:
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid[0], grid[1], 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
-        config.sharedMemBytes = self.shared_bytes
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
+        config.sharedMemBytes = self._shared_bytes
         config.hStream = stream
         if overlap:
             config.attrs = [_overlap()]
             config.numAttrs = 1
-        _check(
-            driver.cuLaunchKernelEx(config, self.handle, ctypes.addressof(pointers), 0),
-            "cuLaunchKernelEx",
-        )
+        return config
+
+
+class Packed:
+    """Values in the layout of a C struct, made for one launch; keep it until the launch has returned.
+
+    Attributes:
+        address: where they lie.
+    """
+
+    __slots__ = ("_buffer", "address")
+
+    def __init__(self, layout: struct.Struct, *values: float) -> None:
+        self._buffer = ctypes.create_string_buffer(layout.pack(*values), layout.size)
+        self.address = ctypes.addressof(self._buffer)
 
 
 @functools.cache
@@ -98,9 +110,6 @@ def _library(source: Source, arch: str) -> Any:
     return _check(driver.cuLibraryLoadData(image, [], [], 0, [], [], 0), f"loading {source}")
 
 
-TensorMap = driver.CUtensorMap
-"""A tensor map, as the driver encodes it: 128 opaque bytes."""
-
 _ELEMENTS = {
     torch.uint8: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8,
     torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -111,7 +120,7 @@ _ELEMENTS = {
 @functools.lru_cache(maxsize=MAX_CACHED_MAPS)
 def tensor_map(
     address: int, dtype: torch.dtype, rows: int, columns: int, row_bytes: int, box: tuple[int, int]
-) -> TensorMap:
+) -> Any:
     """Return the map of a matrix in device memory, copied in boxes whose rows of 128 bytes are swizzled over 128 bytes.
 
     A map is a description of addresses: it stays valid whatever the memory holds.
@@ -122,6 +131,9 @@ def tensor_map(
         rows, columns: of the matrix; what a box covers outside reads as zeros and is not written.
         row_bytes: from row to row, a multiple of 16.
         box: rows and columns of a box.
+
+    Returns:
+        the driver's object; `getPtr()` is its address.
     """
     return _check(
         driver.cuTensorMapEncodeTiled(
@@ -147,12 +159,6 @@ def _overlap() -> Any:
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     return attribute
-
-
-def _address(argument: ctypes.Structure | ctypes._SimpleCData[Any] | TensorMap) -> int:
-    if isinstance(argument, TensorMap):
-        return int(argument.getPtr())
-    return ctypes.addressof(argument)
 
 
 def _check(result: tuple[Any, ...], what: str) -> Any:

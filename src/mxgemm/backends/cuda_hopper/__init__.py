@@ -61,7 +61,7 @@ class CudaHopper(Backend):
             backend=self,
             problem=problem,
             config=config,
-            workspace_bytes=cfg.workspace_bytes(problem, config),
+            workspace_bytes=cfg.areas(problem, config).nbytes,
             summary=str(config),
         )
 
@@ -81,8 +81,7 @@ class CudaHopper(Backend):
 
         _check_operand(operand)
         with torch.cuda.device(operand.device):
-            stream = torch.cuda.current_stream().cuda_stream
-            packed = launch.pack(operand, operand.stored_k, stream)
+            packed = launch.pack(operand, operand.stored_k)
         return _prepared(operand, "b", packed, packed.nbytes)
 
 
@@ -109,7 +108,7 @@ class CudaHopperCublas(Backend):
             backend=self,
             problem=problem,
             config=config,
-            workspace_bytes=cfg.workspace_bytes(problem, config),
+            workspace_bytes=cfg.areas(problem, config).nbytes,
             summary="fold, then cuBLAS row-wise E4M3 without fast accumulation",
         )
 
@@ -132,8 +131,7 @@ def keep_folded(operand: MXTensor, side: Side) -> PreparedOperand:
 
     _check_operand(operand)
     with torch.cuda.device(operand.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        folded = launch.fold_one(operand, operand.stored_k, stream)
+        folded = launch.fold_one(operand, operand.stored_k)
     return _prepared(operand, side, folded, folded.nbytes)
 
 
@@ -161,6 +159,12 @@ def _payload(operand: Operand) -> Any:
 def _check_operand(operand: MXTensor) -> None:
     """Raise unless the kernels can read the buffers: rows contiguous, codes 16 bytes aligned."""
     codes, scales = operand.codes, operand.scales
+    if (
+        codes.is_contiguous()
+        and scales.is_contiguous()
+        and not codes.data_ptr() % ADDRESS_ALIGNMENT
+    ):
+        return
     aligned = codes.data_ptr() % ADDRESS_ALIGNMENT == 0 and (
         codes.stride(0) % ADDRESS_ALIGNMENT == 0 or codes.shape[0] == 1
     )

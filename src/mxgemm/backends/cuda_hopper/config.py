@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,13 +22,16 @@ TILE_K = 128
 POWERS_MULTIPLE = 128
 """Row powers are stored for a multiple of this many rows."""
 
-FOLD_THREADS = 256
-FOLD_CHUNK = 16
-FOLD_CHUNKS_HELD = 8
-"""Chunks of 16 codes that a lane of the fold holds in registers."""
+FOLD_WARPS = 8
+"""Warps of a block of the fold."""
+
+FEW_ROWS = 512
+"""Up to here the fold gives a row a whole block instead of a warp: the rows cannot fill the device."""
 
 FOLDED_TILE = 128
 FOLDED_THREADS = 384
+FOLDED_BOX = (FOLDED_TILE, TILE_K)
+OUTPUT_BOX = (64, 64)
 FOLDED_SHARED_BYTES = (
     6 * 2 * FOLDED_TILE * TILE_K + 2 * 2 * 64 * 128 + 2 * 2 * 2 * 192 + 2 * 6 * 8 + 16
 )
@@ -118,7 +122,7 @@ class PackedConfig:
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block; kSharedBytes of the source."""
         consumers = self.split * self.row_groups
-        stage = self.split * (self.tokens * TILE_K + self.row_groups * PACKED_TILE_BYTES)
+        stage = self.tokens * TILE_K + self.row_groups * PACKED_TILE_BYTES
         sums = consumers * self.tokens * PACKED_TILE_ROWS * 4
         powers = consumers * 4 * (PACKED_TILE_ROWS + self.tokens)
         return self.stages * stage + sums + powers + 8 * 16 + 16 * self.stages
@@ -130,6 +134,8 @@ class HopperConfig:
 
     folded: FoldedConfig
     packed: PackedConfig | None
+    launchers: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The host side, made at the first call on a device."""
 
     def __str__(self) -> str:
         promotion = "promoted every 32" if self.folded.strict else "promoted every 128"
@@ -157,18 +163,18 @@ def choose(problem: GemmProblem) -> HopperConfig:
 
 def _packed(m: int, n: int, *, strict: bool) -> PackedConfig | None:
     if m <= 8:
-        return PackedConfig(8, 4, 1, 8, strict)
+        return PackedConfig(8, 4, 1, 32, strict)
     if m <= 16:
-        return PackedConfig(16, 4, 1, 7, strict)
+        return PackedConfig(16, 4, 1, 28, strict)
     if m <= 32:
-        return PackedConfig(32, 4, 1, 5, strict)
+        return PackedConfig(32, 4, 1, 20, strict)
     if m <= 64:
-        return PackedConfig(64, 3, 1, 4, strict)
+        return PackedConfig(64, 3, 1, 12, strict)
     if m > PACKED_LARGEST_M:
         return None
     wide_tiles = -(-m // 128) * -(-n // 128)
     if wide_tiles * 4 < NUM_MULTIPROCESSORS * 3:
-        return PackedConfig(128, 2, 1, 3, strict, decode_ahead=not strict)
+        return PackedConfig(128, 2, 1, 6, strict, decode_ahead=not strict)
     return PackedConfig(128, 1, 2, 6, strict, decode_ahead=not strict)
 
 
@@ -177,18 +183,38 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def workspace_bytes(problem: GemmProblem, config: HopperConfig) -> int:
-    """Return what a call may allocate besides the output, at most."""
+@dataclass(frozen=True, slots=True)
+class Areas:
+    """Offsets of a call's intermediate buffers in its one allocation, and its size; in bytes."""
+
+    a_folded: int
+    a_powers: int
+    b_folded: int
+    b_powers: int
+    sums: int
+    tickets: int
+    nbytes: int
+
+
+def areas(problem: GemmProblem, config: HopperConfig) -> Areas:
+    """Return where the intermediate buffers of a call lie; what a prepared operand brings along takes no room.
+
+    A packed weight may have to be unpacked, and a smaller configuration may write fewer sums: the areas are the largest.
+    """
     k = problem.k
-
-    def rows(count: int) -> int:
-        powers = round_up(2 * round_up(count, POWERS_MULTIPLE), ALIGNMENT)
-        return round_up(count * k, ALIGNMENT) + powers
-
-    total = 0 if problem.a.prepared_by else rows(problem.m)
-    reads_packed = problem.b.prepared_by and config.packed is not None
-    total += 0 if reads_packed else rows(problem.n)
-    if problem.epilogue.bias_grad:
-        groups = -(-problem.m // 8)
-        total += round_up(groups * problem.n * 4, ALIGNMENT)
-    return total + round_up(4 * MAX_TICKETS, ALIGNMENT)
+    a_rows = 0 if problem.a.prepared_by else problem.m
+    b_rows = 0 if problem.b.prepared_by and config.packed is not None else problem.n
+    sum_rows = config.packed.tokens if config.packed is not None else FOLDED_SUM_ROWS
+    sum_groups = -(-problem.m // min(sum_rows, FOLDED_SUM_ROWS))
+    sizes = (
+        a_rows * k,
+        2 * round_up(a_rows, POWERS_MULTIPLE),
+        b_rows * k,
+        2 * round_up(b_rows, POWERS_MULTIPLE),
+        4 * sum_groups * problem.n if problem.epilogue.bias_grad else 0,
+        4 * MAX_TICKETS,
+    )
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + round_up(size, ALIGNMENT))
+    return Areas(*offsets)

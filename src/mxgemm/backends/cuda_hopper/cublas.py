@@ -23,9 +23,7 @@ def run(problem: GemmProblem, a: MXTensor, b: MXTensor, out: torch.Tensor) -> No
         UnsupportedProblem: a row's scales spread over more than 14 powers, or are extreme.
     """
     with torch.cuda.device(out.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        left = launch.fold_one(a, problem.k, stream)
-        right = launch.fold_one(b, problem.k, stream)
+        left, right = launch.fold_one(a, problem.k), launch.fold_one(b, problem.k)
         for side, operand in (("a", left), ("b", right)):
             largest = int(operand.powers.abs().max())
             if largest > EASY_POWER:

@@ -379,26 +379,25 @@ DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int 
   const Tiles tiles(g);
   const int stages = (g.k + kTileK - 1) / kTileK;
   Consumer consumer(g, shared);
+  if (first_tile >= tiles.count) return;
   int m, n, buffer = 0;
-  if (first_tile < tiles.count) {
-    tiles.origin(first_tile, m, n);
-    consumer.fetch_powers(m, n, buffer);
-  }
+  tiles.origin(first_tile, m, n);
+  consumer.fetch_powers(m, n, buffer);
+  copy_async_wait();
+  consumer.sync();
+  int largest = consumer.largest_power(shared.powers(consumer.index, buffer));
   if (consumer.index == 1) {
     for (const long long start = clock64(); clock64() - start < kStaggerClocks;) {
     }
   }
   for (int tile = first_tile; tile < tiles.count; tile += gridDim.x) {
     const u32 powers = shared.powers(consumer.index, buffer);
-    copy_async_wait();
-    consumer.sync();
     buffer ^= 1;
-    int next_m, next_n;
+    int next_m = 0, next_n = 0;
     if (tile + gridDim.x < tiles.count) {
       tiles.origin(tile + gridDim.x, next_m, next_n);
       consumer.fetch_powers(next_m, next_n, buffer);
     }
-    const int largest = consumer.largest_power(powers);
     const int row0 = m + consumer.index * kRowsPerConsumer;
 
     float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
@@ -417,6 +416,7 @@ DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int 
       consumer.scale_rows(total, powers, largest <= kEasyPower);
     }
 
+    copy_async_wait();  // the next tile's powers, seen by all after the barriers of the epilogue
     if (MX_PLAIN_DTYPE) {
       if (g.epilogue.alpha != 1.f) {
 #pragma unroll
@@ -428,6 +428,7 @@ DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int 
     }
     m = next_m;
     n = next_n;
+    largest = consumer.largest_power(shared.powers(consumer.index, buffer));
   }
   if (MX_PLAIN_DTYPE && consumer.thread == 0) bulk_wait_all();
 }

@@ -4,9 +4,9 @@
 //            x 128 k, 4352 bytes each, [rows / 64][k / 128], powers int16, padded to 128 rows.
 // Tile walk  persistent; a tile is kTokens rows of A x kRowGroups * 64 rows of B; tokens fastest, so that a tile of B is
 //            read from memory once.
-// Roles      the last warpgroup: one thread issues the copies; kRowGroups * kSplit consumer warpgroups, each 64 rows of B,
-//            kSplit of them taking turns along k.
-// Pipeline   stages of kSplit * kRowGroups tiles of B | kSplit boxes of A; full barriers by copy bytes, empty ones by warps.
+// Roles      the last warpgroup: a thread of each warp issues copies; kRowGroups * kSplit consumer warpgroups, each 64 rows of B,
+//            kSplit of them taking turns along k, a stage each.
+// Pipeline   stages of kRowGroups tiles of B | one box of A; full barriers by copy bytes, empty ones by warps.
 //            The first stages' B is on its way before the previous kernel in the stream (the fold of A) has finished.
 // Numbers    B is the 64-row operand of wgmma: 8 codes become 8 E4M3 bytes by 7 instructions and a table row, go in by
 //            registers, and D comes out transposed. Promotion and wide rows as in gemm_folded.cu.
@@ -27,7 +27,7 @@
 #define MX_ROW_GROUPS 1
 #endif
 #ifndef MX_STAGES
-#define MX_STAGES 8
+#define MX_STAGES 32
 #endif
 #ifndef MX_STEPS_PER_PROMOTION
 #define MX_STEPS_PER_PROMOTION 4
@@ -43,6 +43,8 @@ constexpr int kStepK = 32, kSteps = kTileK / kStepK;
 constexpr int kConsumers = kSplit * kRowGroups;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kWarpgroup;
+// A stage must always be filled by the same producer: two would lose count of its laps.
+constexpr int kProducers = kStages % 4 == 0 ? 4 : kStages % 3 == 0 ? 3 : kStages % 2 == 0 ? 2 : 1;
 constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
 constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 152 : 112;
 static_assert(kConsumers >= 2 && kConsumers <= 4, "registers are shared out for 2 to 4 consumers");
@@ -56,8 +58,8 @@ constexpr int kTileBytes = kTileCodeBytes + kTileRows * kSteps;
 constexpr int kBoxBytes = kTokens * kTileK;
 
 // Shared memory, in bytes from a 1024-byte boundary: boxes of A first, since the swizzle wants that boundary.
-constexpr int kStageBoxes = kSplit * kBoxBytes, kStageTiles = kSplit * kRowGroups * kTileBytes;
-constexpr int kTilesOffset = kStages * kStageBoxes;
+constexpr int kStageTiles = kRowGroups * kTileBytes;
+constexpr int kTilesOffset = kStages * kBoxBytes;
 constexpr int kSumsOffset = kTilesOffset + kStages * kStageTiles;
 constexpr int kSumsBytes = kTokens * kTileRows * 4;  // of one consumer
 static_assert(kSumsBytes >= 4 * kSteps * (kTokens + kTileRows), "wide stages keep their powers there");
@@ -81,13 +83,12 @@ struct PackedGemm {
 };
 
 struct Walk {
-  int token_tiles, count, groups, stages;  // groups of 128 k; stages of kSplit groups
+  int token_tiles, count, groups;  // groups of 128 k, a stage each
 
   DEVICE Walk(const PackedGemm& g)
       : token_tiles((g.m + kTokens - 1) / kTokens),
         count(token_tiles * ((g.n + kRowGroups * kTileRows - 1) / (kRowGroups * kTileRows))),
-        groups((g.k + kTileK - 1) / kTileK),
-        stages((groups + kSplit - 1) / kSplit) {}
+        groups((g.k + kTileK - 1) / kTileK) {}
 
   DEVICE int token(int tile) const { return tile % token_tiles * kTokens; }
   DEVICE int row(int tile) const { return tile / token_tiles * (kRowGroups * kTileRows); }
@@ -97,22 +98,19 @@ struct Cursor {
   int stage = 0;
   u32 parity = 0;
 
-  DEVICE void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
+  DEVICE void advance(int stages) {
+    const int laps = (stage + stages) / kStages;
+    stage += stages - laps * kStages;
+    parity ^= laps % 2;
   }
 };
 
 struct Shared {
   u32 base;
 
-  DEVICE u32 box(int stage, int split) const {
-    return base + stage * kStageBoxes + split * kBoxBytes;
-  }
-  DEVICE u32 tile(int stage, int row_group, int split) const {
-    return base + kTilesOffset + stage * kStageTiles + (row_group * kSplit + split) * kTileBytes;
+  DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
+  DEVICE u32 tile(int stage, int row_group) const {
+    return base + kTilesOffset + stage * kStageTiles + row_group * kTileBytes;
   }
   DEVICE u32 sums(int consumer) const { return base + kSumsOffset + consumer * kSumsBytes; }
   DEVICE u32 powers(int consumer) const { return base + kPowersOffset + consumer * kPowersBytes; }
@@ -121,49 +119,61 @@ struct Shared {
   DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
 };
 
+// One thread of each warp of the last warpgroup; the warps take turns along k, since one thread alone is too slow.
 struct Producer {
   const PackedGemm& g;
   const TensorMap& a;
   Shared shared;
   Walk walk;
+  int warp;
 
-  DEVICE int groups(int stage) const { return min(kSplit, walk.groups - stage * kSplit); }
-
-  // Starts the copy of B's tiles of `stage` (counted along k) into the ring.
-  DEVICE void load_tiles(int tile, int stage, int slot) const {
-    const int count = groups(stage), bytes = count * kTileBytes;
-    mbarrier_expect(shared.full(slot), count * (kRowGroups * kTileBytes + kBoxBytes));
+  // Starts the copies of B's tiles of a group into a stage of the ring; `rows` are the tiles of the block's first 64 rows.
+  DEVICE void load_tiles(const u8* rows, int group, int stage) const {
+    mbarrier_expect(shared.full(stage), kStageTiles + kBoxBytes);
+#pragma unroll
     for (int i = 0; i < kRowGroups; ++i) {
-      const long long group = walk.row(tile) / kTileRows + i;
-      bulk_load(shared.tile(slot, i, 0),
-                g.tiles + (group * walk.groups + stage * kSplit) * kTileBytes, bytes,
-                shared.full(slot));
+      bulk_load(shared.tile(stage, i), rows + (i * walk.groups + group) * kTileBytes, kTileBytes,
+                shared.full(stage));
     }
   }
 
-  DEVICE void load_boxes(int tile, int stage, int slot) const {
-    for (int i = 0; i < groups(stage); ++i) {
-      tma_load(shared.box(slot, i), &a, shared.full(slot), (stage * kSplit + i) * kTileK,
-               walk.token(tile));
-    }
+  DEVICE void load_box(int token, int group, int stage) const {
+    tma_load(shared.box(stage), &a, shared.full(stage), group * kTileK, token);
+  }
+
+  DEVICE const u8* tiles(int row) const {
+    return g.tiles + static_cast<long long>(row / kTileRows) * walk.groups * kTileBytes;
   }
 
   DEVICE void run() const {
-    const int first = blockIdx.x;
-    const int early = first < walk.count ? min(kStages, walk.stages) : 0;
-    for (int stage = 0; stage < early; ++stage) load_tiles(first, stage, stage);
+    if (blockIdx.x >= walk.count) return;
+    int token = walk.token(blockIdx.x);
+    const u8* rows = tiles(walk.row(blockIdx.x));
+    const int early = min(kStages, walk.groups);
+    for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
     wait_for_previous_grid();
-    for (int stage = 0; stage < early; ++stage) load_boxes(first, stage, stage);
-    Cursor cursor;
-    for (int tile = first; tile < walk.count; tile += gridDim.x) {
-      for (int stage = 0; stage < walk.stages; ++stage) {
-        if (tile != first || stage >= early) {
-          mbarrier_wait(shared.empty(cursor.stage), cursor.parity ^ 1);
-          load_tiles(tile, stage, cursor.stage);
-          load_boxes(tile, stage, cursor.stage);
-        }
-        cursor.next();
+    for (int group = warp; group < early; group += kProducers) load_box(token, group, group);
+    Cursor base;
+    int first = early;  // groups before are on their way
+    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
+      if (tile != blockIdx.x) {
+        token = walk.token(tile);
+        rows = tiles(walk.row(tile));
       }
+      // Groups are counted from the stage that the tile begins with, so that a warp keeps to its own stages.
+      const int mine = (warp + kProducers - base.stage % kProducers) % kProducers;
+      Cursor cursor = base;
+      cursor.advance(mine);
+      for (int group = mine; group < walk.groups; group += kProducers) {
+        if (group >= first) {
+          mbarrier_wait(shared.empty(cursor.stage), cursor.parity ^ 1);
+          load_tiles(rows, group, cursor.stage);
+          load_box(token, group, cursor.stage);
+        }
+        cursor.advance(kProducers);
+      }
+      base.advance(walk.groups);
+      first = 0;
     }
   }
 };
@@ -209,7 +219,7 @@ struct Consumer {
 
   // The 64 x 128 fragments of this warpgroup's tile in the stage under the cursor.
   DEVICE void decode(u32 (&fragments)[kSteps][4]) const {
-    const u32 tile = shared.tile(filled.stage, row_group, split);
+    const u32 tile = shared.tile(filled.stage, row_group);
     const u32 codes = tile + warp * 1024 + lane * 16;
     const U32x4 low = load_shared_u32x4(codes), high = load_shared_u32x4(codes + 512);
     const U32x2 offsets = load_shared_u32x2(tile + kTileCodeBytes + warp * 64 + lane / 4 * 8);
@@ -228,16 +238,19 @@ struct Consumer {
       fragments[step][2] = upper.y;
       fragments[step][3] = lower.y;
     }
+    // Decoded here and not where the compiler would rather have it, after the wait for the multiplications in flight.
+#pragma unroll
+    for (int i = 0; i < 4 * kSteps; ++i) asm volatile("" : "+r"(fragments[i / 4][i % 4]));
   }
 
   DEVICE void wait_full() const { mbarrier_wait(shared.full(filled.stage), filled.parity); }
 
   DEVICE void release() {
     if (lane == 0) mbarrier_arrive(shared.empty(filled.stage));
-    filled.next();
+    filled.advance(kSplit);
   }
 
-  DEVICE u64 box() const { return wgmma_descriptor(shared.box(filled.stage, split)); }
+  DEVICE u64 box() const { return wgmma_descriptor(shared.box(filled.stage)); }
 
   DEVICE static void add(float (&total)[kAccumulators], float (&sum)[kAccumulators]) {
     pin(sum);
@@ -277,14 +290,14 @@ struct Consumer {
     }
   }
 
-  // `count` stages, the next one's codes decoded while the tensor cores work on this one's.
+  // This warpgroup's `count` stages, the next one's codes decoded while the tensor cores work on this one's.
   DEVICE void sum_ahead(float (&total)[kAccumulators], int count) {
     float sum[kAccumulators];
     u32 now[kSteps][4], next[kSteps][4];
     auto advance = [&](u32(&current)[kSteps][4], u32(&following)[kSteps][4], bool more) {
       start(sum, current, box());
-      Cursor old = filled;
-      filled.next();
+      const Cursor old = filled;
+      filled.advance(kSplit);
       if (more) {
         wait_full();
         decode(following);
@@ -397,35 +410,33 @@ struct Consumer {
   DEVICE void run() {
     const Walk walk(g);
     wait_for_previous_grid();
+    Cursor base;
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
       const int token = walk.token(tile), row = walk.row(tile) + row_group * kTileRows;
       const int largest = fetch_powers(token, row);
       float total[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
-      if (MX_DECODE_AHEAD && MX_STEPS_PER_PROMOTION == kSteps && largest != kWideRow) {
-        // The last stage may hold no group for this warpgroup.
-        const int mine = (walk.groups - split + kSplit - 1) / kSplit;
-        sum_ahead(total, mine);
-        if (mine < walk.stages) {
+      filled = base;
+      filled.advance(split);
+      if (largest == kWideRow) {
+#pragma unroll 1
+        for (int group = split; group < walk.groups; group += kSplit) {
           wait_full();
+          sum_stage_wide(total, token, row, group);
           release();
         }
+      } else if (MX_DECODE_AHEAD && MX_STEPS_PER_PROMOTION == kSteps) {
+        sum_ahead(total, (walk.groups - split + kSplit - 1) / kSplit);
       } else {
 #pragma unroll 1
-        for (int stage = 0; stage < walk.stages; ++stage) {
-          const int group = stage * kSplit + split;
+        for (int group = split; group < walk.groups; group += kSplit) {
           wait_full();
-          if (group < walk.groups) {
-            if (largest == kWideRow) {
-              sum_stage_wide(total, token, row, group);
-            } else {
-              sum_stage(total);
-            }
-          }
+          sum_stage(total);
           release();
         }
       }
+      base.advance(walk.groups);
       finish(total, token, row, largest);
     }
   }
@@ -440,7 +451,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == kConsumerThreads) {
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(shared.full(stage), 1);
-      mbarrier_init(shared.empty(stage), kConsumers * 4);
+      mbarrier_init(shared.empty(stage), kRowGroups * 4);
     }
     mbarrier_init_fence();
   }
@@ -450,7 +461,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // Steady state, drain and epilogue, by role
   if (threadIdx.x >= kConsumerThreads) {
     give_registers<kProducerRegisters>();
-    if (threadIdx.x == kConsumerThreads) Producer{g, a, shared, Walk(g)}.run();
+    const int warp = threadIdx.x / kWarp % 4;
+    if (threadIdx.x % kWarp == 0 && warp < kProducers) Producer{g, a, shared, Walk(g), warp}.run();
   } else {
     take_registers<kConsumerRegisters>();
     Consumer(g, shared).run();

@@ -1,21 +1,31 @@
-"""Host side of the Hopper kernels: their arguments, their workspace, their order in the stream."""
+"""Host side of the Hopper kernels: their arguments, their workspace, their order in the stream.
+
+Everything that depends on the problem alone is worked out once, by `Launcher`; a call only fills in addresses.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, replace
 
 import torch
 
 from mxgemm.backends.cuda_hopper import config as cfg
-from mxgemm.backends.cuda_hopper.config import FoldedConfig, HopperConfig, PackedConfig
-from mxgemm.epilogue import Activation, Epilogue, EpilogueArgs
+from mxgemm.backends.cuda_hopper.config import FoldedConfig, HopperConfig, PackedConfig, round_up
+from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.problem import GemmProblem
 from mxgemm.runtime import cuda_driver
-from mxgemm.runtime.cuda_driver import Kernel, TensorMap
+from mxgemm.runtime.cuda_driver import Kernel, Packed
 from mxgemm.runtime.nvrtc import Source
 from mxgemm.tensor import MXTensor
+
+# The structs of the .cu files, field by field in their order; 4x is the padding that C adds.
+_EPILOGUE = "5P3q2f9i4x"
+FOLDED_GEMM = struct.Struct("@" + _EPILOGUE + "4P2qP3i4x")
+PACKED_GEMM = struct.Struct("@" + _EPILOGUE + "P4P2q3i4x")
+FOLD = struct.Struct("@" + 2 * "4P2qi4x" + "P2i")
+POINTER, INT, LONG = struct.Struct("@P"), struct.Struct("@i"), struct.Struct("@q")
 
 ACTIVATIONS = {
     Activation.NONE: 0,
@@ -23,53 +33,14 @@ ACTIVATIONS = {
     Activation.GELU: 2,
     Activation.GELU_TANH: 3,
 }
+NOTHING_TO_FOLD = (0,) * 7
 
 
-class _Epilogue(ctypes.Structure):
-    """`Epilogue` of epilogue.cuh."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("d", "c", "aux", "bias", "column_sums")),
-        *((name, ctypes.c_longlong) for name in ("d_stride", "c_stride", "aux_stride")),
-        *((name, ctypes.c_float) for name in ("alpha", "beta")),
-        *((name, ctypes.c_int) for name in ("d_dtype", "c_dtype", "aux_dtype", "bias_dtype")),
-        *((name, ctypes.c_int) for name in ("activation", "backward", "paired", "m", "n")),
-    )
+Addresses = tuple[int, int, int, int]
+"""Where an operand's values, powers and scales are, and the bytes from row to row of the scales."""
 
 
-_OPERANDS = (
-    *((name, ctypes.c_void_p) for name in ("a_powers", "b_powers", "a_scales", "b_scales")),
-    *((name, ctypes.c_longlong) for name in ("a_scales_pitch", "b_scales_pitch")),
-)
-_SIZES = tuple((name, ctypes.c_int) for name in ("m", "n", "k"))
-
-
-class _FoldedGemm(ctypes.Structure):
-    """`FoldedGemm` of gemm_folded.cu."""
-
-    _fields_ = (("epilogue", _Epilogue), *_OPERANDS, ("tickets", ctypes.c_void_p), *_SIZES)
-
-
-class _PackedGemm(ctypes.Structure):
-    """`PackedGemm` of gemm_packed.cu."""
-
-    _fields_ = (("epilogue", _Epilogue), ("tiles", ctypes.c_void_p), *_OPERANDS, *_SIZES)
-
-
-class _FoldOperand(ctypes.Structure):
-    """`FoldOperand` of fold.cu."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("codes", "scales", "folded", "powers")),
-        *((name, ctypes.c_longlong) for name in ("codes_pitch", "scales_pitch")),
-        ("rows", ctypes.c_int),
-    )
-
-
-NOTHING_TO_FOLD = _FoldOperand()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoldedRows:
     """An operand as gemm_folded.cu reads it.
 
@@ -88,8 +59,13 @@ class FoldedRows:
         """Bytes of all buffers."""
         return self.folded.nbytes + self.powers.nbytes + self.scales.nbytes
 
+    @functools.cached_property
+    def addresses(self) -> Addresses:
+        """Of the buffers."""
+        return _addresses(self.folded, self.powers, self.scales)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class PackedWeight:
     """A weight as gemm_packed.cu reads it: see pack.cu.
 
@@ -108,288 +84,342 @@ class PackedWeight:
         """Bytes of all buffers."""
         return self.tiles.nbytes + self.powers.nbytes + self.scales.nbytes
 
+    @functools.cached_property
+    def addresses(self) -> Addresses:
+        """Of the buffers."""
+        return _addresses(self.tiles, self.powers, self.scales)
+
+
+def _addresses(values: torch.Tensor, powers: torch.Tensor, scales: torch.Tensor) -> Addresses:
+    return values.data_ptr(), powers.data_ptr(), scales.data_ptr(), scales.stride(0)
+
 
 @functools.cache
 def multiprocessors(device: int) -> int:
     """Return how many multiprocessors a device has."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def fold_kernel(k: int, device: int, *, few_rows: bool) -> tuple[Kernel, int]:
-    """Return the fold of rows of length k and the number of warps it gives a row.
+def current_stream(device: int) -> int:
+    """Return the driver's handle of torch's current stream on a device."""
+    return int(torch._C._cuda_getCurrentRawStream(device))
 
-    Enough warps to hold the row in registers; all of them when the rows are too few to fill the device.
-    """
-    chunks = -(-k // (cfg.FOLD_CHUNK * cfg.FOLD_CHUNKS_HELD * 32))
-    warps = 8 if few_rows else next((w for w in (1, 2, 4) if w >= chunks), 8)
+
+@functools.cache
+def fold_kernel(device: int, *, few_rows: bool) -> tuple[Kernel, int]:
+    """Return the fold and the rows of one of its blocks: a warp a row, or all of a block's when rows are few."""
+    warps = cfg.FOLD_WARPS if few_rows else 1
     source = Source(cfg.HERE / "fold.cu", (("MX_WARPS", warps),))
-    kernel = cuda_driver.load(
-        source, "fold_rows", arch=cfg.ARCH, device=device, threads=cfg.FOLD_THREADS
-    )
-    return kernel, warps
+    threads = 32 * cfg.FOLD_WARPS
+    kernel = cuda_driver.load(source, "fold_rows", arch=cfg.ARCH, device=device, threads=threads)
+    return kernel, cfg.FOLD_WARPS // warps
 
 
 def fold(
-    operands: list[tuple[MXTensor, torch.Tensor, torch.Tensor]],
+    operands: list[tuple[MXTensor, int, int]],
     k: int,
+    device: int,
     stream: int,
-    tickets: torch.Tensor | None = None,
+    *,
+    tickets: int = 0,
+    num_tickets: int = 0,
 ) -> None:
     """Fold one or two operands in one launch.
 
     Args:
-        operands: canonical tensors with where their folded bytes and powers go.
+        operands: canonical tensors with the addresses of their folded bytes and of their powers.
         k: stored contraction.
+        device: index of the device.
         stream: driver handle.
-        tickets: int32, zeroed for the GEMM that follows.
+        tickets: address of int32 [num_tickets], zeroed for the GEMM that follows.
+        num_tickets: how many.
     """
-    device = operands[0][0].codes.device.index
-    padded = sum(cfg.round_up(tensor.rows, cfg.POWERS_MULTIPLE) for tensor, _, _ in operands)
-    kernel, warps = fold_kernel(k, device, few_rows=padded <= 4 * multiprocessors(device))
-    arguments = [
-        _FoldOperand(
-            tensor.codes.data_ptr(),
-            tensor.scales.data_ptr(),
-            folded.data_ptr(),
-            powers.data_ptr(),
-            tensor.codes.stride(0),
-            tensor.scales.stride(0),
-            tensor.rows,
-        )
-        for tensor, folded, powers in operands
-    ]
-    second = arguments[1] if len(arguments) == 2 else NOTHING_TO_FOLD
-    rows_per_block = cfg.FOLD_THREADS // 32 // warps
-    kernel.launch(
-        (padded // rows_per_block, 1),
-        stream,
-        (
-            arguments[0],
-            second,
-            ctypes.c_int(k),
-            ctypes.c_void_p(tickets.data_ptr() if tickets is not None else None),
-            ctypes.c_int(tickets.numel() if tickets is not None else 0),
-        ),
-    )
+    padded = 0
+    values: tuple[int, ...] = ()
+    for tensor, folded, powers in operands:
+        rows, codes, scales = tensor.rows, tensor.codes, tensor.scales
+        padded += round_up(rows, cfg.POWERS_MULTIPLE)
+        values += (codes.data_ptr(), scales.data_ptr(), folded, powers)
+        values += (codes.stride(0), scales.stride(0), rows)
+    if len(operands) == 1:
+        values += NOTHING_TO_FOLD
+    kernel, rows_per_block = fold_kernel(device, few_rows=padded <= cfg.FEW_ROWS)
+    arguments = Packed(FOLD, *values, tickets, num_tickets, k)
+    kernel.launch((padded // rows_per_block, 1), stream, [arguments.address])
 
 
-def fold_one(tensor: MXTensor, k: int, stream: int) -> FoldedRows:
+def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
     """Return a canonical tensor folded, in memory of its own."""
     device = tensor.codes.device
-    powers = cfg.round_up(tensor.rows, cfg.POWERS_MULTIPLE)
     rows = FoldedRows(
         torch.empty((tensor.rows, k), dtype=torch.uint8, device=device),
-        torch.empty(powers, dtype=torch.int16, device=device),
+        torch.empty(round_up(tensor.rows, cfg.POWERS_MULTIPLE), dtype=torch.int16, device=device),
         tensor.scales,
     )
-    fold([(tensor, rows.folded, rows.powers)], k, stream)
+    if tensor.rows and k:
+        operand = (tensor, rows.folded.data_ptr(), rows.powers.data_ptr())
+        fold([operand], k, device.index, current_stream(device.index))
     return rows
 
 
+@functools.cache
 def _pack_kernel(name: str, device: int) -> Kernel:
-    return cuda_driver.load(
-        Source(cfg.HERE / "pack.cu"), name, arch=cfg.ARCH, device=device, threads=128
-    )
+    source = Source(cfg.HERE / "pack.cu")
+    return cuda_driver.load(source, name, arch=cfg.ARCH, device=device, threads=128)
 
 
-def pack(tensor: MXTensor, k: int, stream: int) -> PackedWeight:
+def pack(tensor: MXTensor, k: int) -> PackedWeight:
     """Return the packed form of a canonical tensor."""
     device = tensor.codes.device
-    rows = cfg.round_up(tensor.rows, cfg.POWERS_MULTIPLE)
+    rows = round_up(tensor.rows, cfg.POWERS_MULTIPLE)
     groups = -(-k // cfg.TILE_K)
     shape = (rows // cfg.PACKED_TILE_ROWS, groups, cfg.PACKED_TILE_BYTES)
     tiles = torch.empty(shape, dtype=torch.uint8, device=device)
     powers = torch.empty(rows, dtype=torch.int16, device=device)
-    _pack_kernel("pack_tiles", device.index).launch(
-        (rows // 4, 1),
-        stream,
-        (
-            ctypes.c_void_p(tensor.codes.data_ptr()),
-            ctypes.c_void_p(tensor.scales.data_ptr()),
-            ctypes.c_void_p(tiles.data_ptr()),
-            ctypes.c_void_p(powers.data_ptr()),
-            ctypes.c_longlong(tensor.codes.stride(0)),
-            ctypes.c_longlong(tensor.scales.stride(0)),
-            ctypes.c_int(tensor.rows),
-            ctypes.c_int(k),
-        ),
-    )
+    if rows and k:
+        values = (
+            *(Packed(POINTER, t.data_ptr()) for t in (tensor.codes, tensor.scales, tiles, powers)),
+            Packed(LONG, tensor.codes.stride(0)),
+            Packed(LONG, tensor.scales.stride(0)),
+            Packed(INT, tensor.rows),
+            Packed(INT, k),
+        )
+        _pack_kernel("pack_tiles", device.index).launch(
+            (rows // 4, 1), current_stream(device.index), [value.address for value in values]
+        )
     return PackedWeight(tiles, powers, tensor.scales)
 
 
-def unpack(weight: PackedWeight, folded: torch.Tensor, rows: int, k: int, stream: int) -> None:
-    """Write the folded bytes [rows, k] of a packed weight."""
+def unpack(weight: PackedWeight, folded: int, rows: int, k: int, stream: int) -> None:
+    """Write the folded bytes [rows, k] of a packed weight to the address `folded`."""
+    values = (
+        Packed(POINTER, weight.tiles.data_ptr()),
+        Packed(POINTER, folded),
+        Packed(INT, rows),
+        Packed(INT, k),
+    )
     groups = -(-k // cfg.TILE_K)
-    _pack_kernel("unpack_tiles", weight.tiles.device.index).launch(
-        (-(-groups // 4), -(-rows // cfg.PACKED_TILE_ROWS)),
-        stream,
-        (
-            ctypes.c_void_p(weight.tiles.data_ptr()),
-            ctypes.c_void_p(folded.data_ptr()),
-            ctypes.c_int(rows),
-            ctypes.c_int(k),
-        ),
+    grid = (-(-groups // 4), -(-rows // cfg.PACKED_TILE_ROWS))
+    device = weight.tiles.device.index
+    _pack_kernel("unpack_tiles", device).launch(grid, stream, [value.address for value in values])
+
+
+def _add_rows(partial: int, sums: torch.Tensor, count: int, stream: int) -> None:
+    """Add FP32 partial sums [count, n] at the address `partial` into `sums`."""
+    values = (
+        Packed(POINTER, partial),
+        Packed(POINTER, sums.data_ptr()),
+        Packed(INT, count),
+        Packed(INT, sums.numel()),
+    )
+    grid = (-(-sums.numel() // 128), 1)
+    _pack_kernel("add_rows", sums.device.index).launch(
+        grid, stream, [value.address for value in values]
     )
 
 
-def gemm_folded(
-    config: FoldedConfig,
-    a: FoldedRows,
-    b: FoldedRows,
-    out: torch.Tensor,
-    epilogue: _Epilogue,
-    k: int,
-    stream: int,
-    tickets: torch.Tensor | None = None,
-) -> None:
-    """Multiply two folded operands; with tickets, overlapping the fold just before in the stream."""
-    device = out.device.index
-    m, n = epilogue.m, epilogue.n
-    use_tma = config.plain and _takes_tma(out)
-    if config.plain and not use_tma:
-        config = FoldedConfig(config.strict, False, config.dtype)
-    kernel = cuda_driver.load(
-        config.source,
-        "gemm_folded",
-        arch=cfg.ARCH,
-        device=device,
-        threads=cfg.FOLDED_THREADS,
-        shared_bytes=cfg.FOLDED_SHARED_BYTES,
-    )
-    box = (cfg.FOLDED_TILE, cfg.TILE_K)
-    map_a = cuda_driver.tensor_map(a.folded.data_ptr(), torch.uint8, m, k, k, box)
-    map_b = cuda_driver.tensor_map(b.folded.data_ptr(), torch.uint8, n, k, k, box)
-    map_d = _output_map(out) if use_tma else map_a
-    arguments = _FoldedGemm(
-        epilogue,
-        a.powers.data_ptr(),
-        b.powers.data_ptr(),
-        a.scales.data_ptr(),
-        b.scales.data_ptr(),
-        a.scales.stride(0),
-        b.scales.stride(0),
-        tickets.data_ptr() if tickets is not None else None,
-        m,
-        n,
-        k,
-    )
-    tiles = -(-m // cfg.FOLDED_TILE) * -(-n // cfg.FOLDED_TILE)
-    grid = min(tiles, multiprocessors(device)) if tickets is None else multiprocessors(device)
-    kernel.launch((grid, 1), stream, (map_a, map_b, map_d, arguments), overlap=tickets is not None)
+class Launcher:
+    """One problem on one device."""
+
+    def __init__(self, problem: GemmProblem, config: HopperConfig, device: int) -> None:
+        self.problem = problem
+        self.config = config
+        self.device = device
+        self.areas = cfg.areas(problem, config)
+        self.num_multiprocessors = multiprocessors(device)
+        epilogue = problem.epilogue
+        self.backward = epilogue.dact is not Activation.NONE
+        self.aux_dtype = cfg.DTYPE_CODES[epilogue.aux_in or epilogue.aux_out]
+        self.activation = ACTIVATIONS[epilogue.dact if self.backward else epilogue.activation]
+        self.is_16_bit = problem.out_dtype.itemsize == 2
+
+    @functools.cached_property
+    def folded_kernels(self) -> tuple[Kernel, Kernel]:
+        """gemm_folded.cu as configured, and the form of it whose D needs no alignment."""
+        config = self.config.folded
+        return self._folded(config), self._folded(replace(config, plain=False))
+
+    def _folded(self, config: FoldedConfig) -> Kernel:
+        return cuda_driver.load(
+            config.source,
+            "gemm_folded",
+            arch=cfg.ARCH,
+            device=self.device,
+            threads=cfg.FOLDED_THREADS,
+            shared_bytes=cfg.FOLDED_SHARED_BYTES,
+        )
+
+    @functools.cached_property
+    def packed_kernel(self) -> Kernel:
+        """gemm_packed.cu as configured."""
+        config = self._packed_config
+        return cuda_driver.load(
+            config.source,
+            "gemm_packed",
+            arch=cfg.ARCH,
+            device=self.device,
+            threads=config.threads,
+            shared_bytes=config.shared_bytes,
+        )
+
+    @property
+    def _packed_config(self) -> PackedConfig:
+        assert self.config.packed is not None
+        return self.config.packed
+
+    def run(
+        self,
+        a: MXTensor | FoldedRows,
+        b: MXTensor | FoldedRows | PackedWeight,
+        out: torch.Tensor,
+        args: EpilogueArgs,
+    ) -> None:
+        """Fold what is not prepared, multiply, finish; all in torch's current stream, on the current device."""
+        problem, areas = self.problem, self.areas
+        k, stream = problem.k, current_stream(self.device)
+        workspace = torch.empty(areas.nbytes, dtype=torch.uint8, device=out.device)
+        start = workspace.data_ptr()
+        left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
+        packed = isinstance(b, PackedWeight) and self.config.packed is not None
+        if isinstance(b, PackedWeight):
+            right = b.addresses
+            if not packed:
+                right = (start + areas.b_folded, *right[1:])
+                unpack(b, right[0], problem.n, k, stream)
+        else:
+            right, more = _side(b, start + areas.b_folded, start + areas.b_powers)
+            to_fold += more
+        sums = start + areas.sums if args.bias_grad is not None else 0
+        tickets = start + areas.tickets if to_fold and not packed else 0
+        if to_fold:
+            count = self.num_multiprocessors if tickets else 0
+            fold(to_fold, k, self.device, stream, tickets=tickets, num_tickets=count)
+        epilogue = self._epilogue(out, args, sums)
+        if packed:
+            self._multiply_packed(left, right, epilogue, stream, overlap=bool(to_fold))
+        else:
+            self._multiply_folded(left, right, epilogue, out, stream, tickets)
+        if args.bias_grad is not None:
+            rows = self._packed_config.tokens if packed else cfg.FOLDED_SUM_ROWS
+            _add_rows(sums, args.bias_grad, -(-problem.m // rows), stream)
+
+    def _epilogue(self, out: torch.Tensor, args: EpilogueArgs, sums: int) -> tuple[float, ...]:
+        """Return the fields of `Epilogue`."""
+        problem, epilogue = self.problem, self.problem.epilogue
+        aux = args.aux_in if self.backward else args.aux_out
+        c, bias = args.c, args.bias
+        return (
+            out.data_ptr(),
+            0 if c is None else c.data_ptr(),
+            0 if aux is None else aux.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
+            sums,
+            out.stride(0),
+            0 if c is None else c.stride(0),
+            0 if aux is None else aux.stride(0),
+            args.alpha,
+            args.beta,
+            cfg.DTYPE_CODES[out.dtype],
+            cfg.DTYPE_CODES[epilogue.c],
+            self.aux_dtype,
+            cfg.DTYPE_CODES[epilogue.bias],
+            self.activation,
+            self.backward,
+            _paired(out) and _paired(c) and _paired(aux) and _paired(bias),
+            problem.m,
+            problem.n,
+        )
+
+    def _multiply_folded(
+        self,
+        left: Addresses,
+        right: Addresses,
+        epilogue: tuple[float, ...],
+        out: torch.Tensor,
+        stream: int,
+        tickets: int,
+    ) -> None:
+        m, n, k = self.problem.m, self.problem.n, self.problem.k
+        configured, unaligned = self.folded_kernels
+        map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, cfg.FOLDED_BOX)
+        map_b = cuda_driver.tensor_map(right[0], torch.uint8, n, k, k, cfg.FOLDED_BOX)
+        map_d, kernel = map_a, configured
+        if self.config.folded.plain:
+            row_bytes = out.stride(0) * 2
+            if out.data_ptr() % 16 == 0 and row_bytes % 16 == 0:
+                map_d = cuda_driver.tensor_map(
+                    out.data_ptr(), out.dtype, m, n, row_bytes, cfg.OUTPUT_BOX
+                )
+            else:
+                kernel = unaligned
+        arguments = Packed(
+            FOLDED_GEMM,
+            *epilogue,
+            left[1],
+            right[1],
+            left[2],
+            right[2],
+            left[3],
+            right[3],
+            tickets,
+            m,
+            n,
+            k,
+        )
+        tiles = -(-m // cfg.FOLDED_TILE) * -(-n // cfg.FOLDED_TILE)
+        grid = self.num_multiprocessors if tickets else min(tiles, self.num_multiprocessors)
+        addresses = [int(tensor_map.getPtr()) for tensor_map in (map_a, map_b, map_d)]
+        kernel.launch((grid, 1), stream, [*addresses, arguments.address], overlap=bool(tickets))
+
+    def _multiply_packed(
+        self,
+        left: Addresses,
+        right: Addresses,
+        epilogue: tuple[float, ...],
+        stream: int,
+        *,
+        overlap: bool,
+    ) -> None:
+        m, n, k = self.problem.m, self.problem.n, self.problem.k
+        config = self._packed_config
+        box = (config.tokens, cfg.TILE_K)
+        map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
+        arguments = Packed(
+            PACKED_GEMM,
+            *epilogue,
+            right[0],
+            left[1],
+            right[1],
+            left[2],
+            right[2],
+            left[3],
+            right[3],
+            m,
+            n,
+            k,
+        )
+        rows = config.row_groups * cfg.PACKED_TILE_ROWS
+        grid = min(-(-m // config.tokens) * -(-n // rows), self.num_multiprocessors)
+        addresses = [int(map_a.getPtr()), arguments.address]
+        self.packed_kernel.launch((grid, 1), stream, addresses, overlap=overlap)
 
 
-def gemm_packed(
-    config: PackedConfig,
-    a: FoldedRows,
-    b: PackedWeight,
-    epilogue: _Epilogue,
-    k: int,
-    stream: int,
-    *,
-    overlap: bool,
-) -> None:
-    """Multiply folded activations with a packed weight; with `overlap`, while the fold just before in the stream runs."""
-    device = b.tiles.device.index
-    m, n = epilogue.m, epilogue.n
-    kernel = cuda_driver.load(
-        config.source,
-        "gemm_packed",
-        arch=cfg.ARCH,
-        device=device,
-        threads=config.threads,
-        shared_bytes=config.shared_bytes,
-    )
-    map_a = cuda_driver.tensor_map(
-        a.folded.data_ptr(), torch.uint8, m, k, k, (config.tokens, cfg.TILE_K)
-    )
-    arguments = _PackedGemm(
-        epilogue,
-        b.tiles.data_ptr(),
-        a.powers.data_ptr(),
-        b.powers.data_ptr(),
-        a.scales.data_ptr(),
-        b.scales.data_ptr(),
-        a.scales.stride(0),
-        b.scales.stride(0),
-        m,
-        n,
-        k,
-    )
-    rows = config.row_groups * cfg.PACKED_TILE_ROWS
-    tiles = -(-m // config.tokens) * -(-n // rows)
-    grid = min(tiles, multiprocessors(device))
-    kernel.launch((grid, 1), stream, (map_a, arguments), overlap=overlap)
+def _side(
+    operand: MXTensor | FoldedRows, folded: int, powers: int
+) -> tuple[Addresses, list[tuple[MXTensor, int, int]]]:
+    """Return where an operand's folded form is, and what must be folded for it to be there."""
+    if isinstance(operand, MXTensor):
+        scales = operand.scales
+        return (folded, powers, scales.data_ptr(), scales.stride(0)), [(operand, folded, powers)]
+    return operand.addresses, []
 
 
-def _takes_tma(matrix: torch.Tensor) -> bool:
-    """Whether the copy engine can write a 16-bit matrix: rows 16 bytes aligned."""
-    return matrix.data_ptr() % 16 == 0 and matrix.stride(0) * matrix.itemsize % 16 == 0
-
-
-def _output_map(out: torch.Tensor) -> TensorMap:
-    rows, columns = out.shape
-    return cuda_driver.tensor_map(
-        out.data_ptr(), out.dtype, rows, columns, out.stride(0) * out.itemsize, (64, 64)
-    )
-
-
-class Workspace:
-    """One allocation that a call's intermediate buffers are cut from."""
-
-    def __init__(self, nbytes: int, device: torch.device) -> None:
-        self._memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        self._used = 0
-
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return the next buffer."""
-        size = torch.Size(shape).numel() * dtype.itemsize
-        start, self._used = self._used, self._used + cfg.round_up(size, cfg.ALIGNMENT)
-        return self._memory[start : start + size].view(dtype).view(shape)
-
-    def take_rows(self, tensor_rows: int, k: int, scales: torch.Tensor) -> FoldedRows:
-        """Return room for a folded operand."""
-        powers = cfg.round_up(tensor_rows, cfg.POWERS_MULTIPLE)
-        folded = self.take((tensor_rows, k), torch.uint8)
-        return FoldedRows(folded, self.take((powers,), torch.int16), scales)
-
-
-def epilogue_argument(
-    problem: GemmProblem, out: torch.Tensor, args: EpilogueArgs, column_sums: torch.Tensor | None
-) -> _Epilogue:
-    """Return the kernels' form of an epilogue and its tensors."""
-    described = problem.epilogue
-    aux = args.aux_in if described.aux_in is not None else args.aux_out
-    backward = described.dact is not Activation.NONE
-    matrices = [tensor for tensor in (out, args.c, aux) if tensor is not None]
-    vectors = [tensor for tensor in (args.bias,) if tensor is not None]
-    return _Epilogue(
-        d=out.data_ptr(),
-        c=args.c.data_ptr() if args.c is not None else None,
-        aux=aux.data_ptr() if aux is not None else None,
-        bias=args.bias.data_ptr() if args.bias is not None else None,
-        column_sums=column_sums.data_ptr() if column_sums is not None else None,
-        d_stride=out.stride(0),
-        c_stride=args.c.stride(0) if args.c is not None else 0,
-        aux_stride=aux.stride(0) if aux is not None else 0,
-        alpha=args.alpha,
-        beta=args.beta,
-        d_dtype=cfg.DTYPE_CODES[out.dtype],
-        c_dtype=cfg.DTYPE_CODES[described.c],
-        aux_dtype=cfg.DTYPE_CODES[described.aux_in or described.aux_out],
-        bias_dtype=cfg.DTYPE_CODES[described.bias],
-        activation=ACTIVATIONS[described.dact if backward else described.activation],
-        backward=int(backward),
-        paired=int(_paired(matrices, vectors)),
-        m=problem.m,
-        n=problem.n,
-    )
-
-
-def _paired(matrices: list[torch.Tensor], vectors: list[torch.Tensor]) -> bool:
-    """Whether two neighbouring columns, the first one even, can be accessed at once in every tensor."""
-    return all(
-        tensor.data_ptr() % (2 * tensor.itemsize) == 0 for tensor in matrices + vectors
-    ) and all(tensor.stride(0) % 2 == 0 or tensor.shape[0] == 1 for tensor in matrices)
+def _paired(tensor: torch.Tensor | None) -> bool:
+    """Whether two neighbouring columns, the first one even, can be accessed at once."""
+    if tensor is None:
+        return True
+    even_rows = tensor.dim() == 1 or tensor.shape[0] == 1 or tensor.stride(0) % 2 == 0
+    return even_rows and tensor.data_ptr() % (2 * tensor.itemsize) == 0
 
 
 def run(
@@ -400,65 +430,13 @@ def run(
     out: torch.Tensor,
     args: EpilogueArgs,
 ) -> None:
-    """Fold what is not prepared, multiply, finish; everything in torch's current stream of `out`'s device."""
-    with torch.cuda.device(out.device):
-        _run(problem, config, a, b, out, args)
-
-
-def _run(
-    problem: GemmProblem,
-    config: HopperConfig,
-    a: MXTensor | FoldedRows,
-    b: MXTensor | FoldedRows | PackedWeight,
-    out: torch.Tensor,
-    args: EpilogueArgs,
-) -> None:
-    k, stream = problem.k, torch.cuda.current_stream().cuda_stream
-    workspace = Workspace(cfg.workspace_bytes(problem, config), out.device)
-    packed = config.packed if isinstance(b, PackedWeight) else None
-    to_fold, left = [], a
-    if isinstance(left, MXTensor):
-        left = workspace.take_rows(problem.m, k, left.scales)
-        to_fold.append((a, left.folded, left.powers))
-    right: FoldedRows | PackedWeight
-    if isinstance(b, MXTensor):
-        right = workspace.take_rows(problem.n, k, b.scales)
-        to_fold.append((b, right.folded, right.powers))
-    elif isinstance(b, PackedWeight) and packed is None:
-        right = FoldedRows(workspace.take((problem.n, k), torch.uint8), b.powers, b.scales)
-        unpack(b, right.folded, problem.n, k, stream)
+    """Compute D into `out`, in torch's current stream of its device."""
+    device = out.device.index
+    launcher = config.launchers.get(device)
+    if launcher is None:
+        launcher = config.launchers[device] = Launcher(problem, config, device)
+    if torch.cuda.current_device() == device:
+        launcher.run(a, b, out, args)
     else:
-        right = b
-    sum_rows = packed.tokens if packed is not None else cfg.FOLDED_SUM_ROWS
-    groups = -(-problem.m // sum_rows)
-    sums = None
-    if args.bias_grad is not None:
-        sums = workspace.take((groups, problem.n), torch.float32)
-    epilogue = epilogue_argument(problem, out, args, sums)
-    tickets = None
-    if to_fold:
-        if packed is None:
-            tickets = workspace.take((multiprocessors(out.device.index),), torch.int32)
-        fold(to_fold, k, stream, tickets)
-    if packed is not None:
-        assert isinstance(right, PackedWeight)
-        gemm_packed(packed, left, right, epilogue, k, stream, overlap=bool(to_fold))
-    else:
-        assert isinstance(right, FoldedRows)
-        gemm_folded(config.folded, left, right, out, epilogue, k, stream, tickets)
-    if sums is not None:
-        _add_rows(sums, args.bias_grad, stream)
-
-
-def _add_rows(partial: torch.Tensor, sums: torch.Tensor, stream: int) -> None:
-    count, columns = partial.shape
-    _pack_kernel("add_rows", partial.device.index).launch(
-        (-(-columns // 128), 1),
-        stream,
-        (
-            ctypes.c_void_p(partial.data_ptr()),
-            ctypes.c_void_p(sums.data_ptr()),
-            ctypes.c_int(count),
-            ctypes.c_int(columns),
-        ),
-    )
+        with torch.cuda.device(device):
+            launcher.run(a, b, out, args)
