@@ -34,12 +34,19 @@ class DeviceSpec:
         """Return the spec of a real torch device.
 
         Raises:
-            ValueError: a device type that mxgemm does not know.
+            ValueError: a device type that mxgemm does not know, or a GPU that is not there.
         """
         device = torch.device(device)
         if device.type == "cpu":
             return _host()
         if device.type == "cuda":
+            count = torch.cuda.device_count()
+            if (device.index or 0) >= count:
+                raise ValueError(
+                    f"device: {device} needs a GPU of that index that torch {torch.__version__} "
+                    f"can use, got {count} of them; name an architecture such as sm_90 to plan "
+                    f"without one"
+                )
             return _gpu(device.index if device.index is not None else torch.cuda.current_device())
         raise ValueError(
             f"device: must be cpu or cuda (ROCm included), got {device.type}; move the tensors"
@@ -54,11 +61,11 @@ class DeviceSpec:
             ValueError: the text names none.
         """
         name, _, suffix = text.partition(":")
-        if name in ROCM_ARCHES and suffix in ("", "emulated"):
+        if name in ROCM_ARCHES and (text == name or suffix == "emulated"):
             return cls("rocm", name, emulated=suffix == "emulated")
-        if name.startswith("sm_") and name[3:].isdigit() and not suffix:
-            return cls("cuda", name)
-        if name in ("cpu", "cuda") and (not suffix or suffix.isdigit()):
+        if text.startswith("sm_") and text[3:].isdecimal():
+            return cls("cuda", text)
+        if text == "cpu" or (name == "cuda" and (text == name or suffix.isdecimal())):
             return cls.of(text)
         raise ValueError(
             f"device: must be cpu, cuda[:index], sm_<number>, {' or '.join(ROCM_ARCHES)} with "

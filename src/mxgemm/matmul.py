@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
-from mxgemm import dispatch
+from mxgemm import arguments, dispatch
 from mxgemm.backends.base import GemmPlan, Operand, PreparedOperand
 from mxgemm.devices import DeviceSpec
-from mxgemm.epilogue import OUTPUT_DTYPES, Activation, Epilogue, EpilogueArgs
+from mxgemm.epilogue import Activation, Epilogue
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
 from mxgemm.tensor import CANONICAL, MXTensor
 
@@ -42,7 +40,7 @@ def gemm(
         b: the second operand, shape (N, K), or the form of it that a plan prepared.
         out: where D goes: float32, bfloat16 or float16 [M, N], rows contiguous; made when None.
         out_dtype: dtype of D when `out` is None; bfloat16 by default.
-        alpha, beta: finite factors of the product and of C.
+        alpha, beta: factors of the product and of C, finite in FP32.
         c: [M, N] added with beta; `out` itself when None and beta is not 0.
         bias: [N].
         activation: "none", "relu", "gelu" (erf) or "gelu_tanh".
@@ -73,47 +71,33 @@ def gemm(
         [[32.0, 32.0, 32.0], [32.0, 32.0, 32.0]]
     """
     _check_operands(a, b)
-    _check_factors(alpha, beta)
-    _check_out(a, b, out, out_dtype)
-    if beta != 0 and c is None:
-        if out is None:
-            raise ValueError(f"gemm: beta={beta:g} needs c, or out to accumulate into, got neither")
-        c = out
-    if c is not None and beta == 0:
-        raise ValueError("gemm: c is added with beta, got beta=0; pass beta, or leave c out")
-    shape = (a.rows, b.shape[0])
-    tensors = {"c": c, "bias": bias, "aux_out": aux_out, "aux_in": aux_in, "bias_grad": bias_grad}
-    _check_tensors(tensors, shape, a.device)
-    _check_overlap(out, c, aux_out)
-    factor = alpha / (a.prescale * b.prescale)
-    epilogue = Epilogue(
-        has_alpha=factor != 1.0,
-        bias=_dtype(bias),
-        activation=_activation(activation, "activation"),
-        aux_out=_dtype(aux_out),
-        dact=_activation(dact, "dact"),
-        aux_in=_dtype(aux_in),
-        c=_dtype(c),
-        bias_grad=bias_grad is not None,
-    )
     spec = DeviceSpec.of(a.device) if device is None else _device(device, a.device)
-    dtype = out.dtype if out is not None else out_dtype or torch.bfloat16
-    problem = problem_for(
-        a, b, out_dtype=dtype, epilogue=epilogue, numerics=_numerics(numerics), device=spec
-    )
-    plan, a, b = _plan(problem, a, b, backend, relayout=relayout)
-    if out is None:
-        out = torch.empty(shape, dtype=dtype, device=a.device)
-    args = EpilogueArgs(
-        alpha=factor,
+    call = arguments.bind(
+        (a.rows, b.shape[0]),
+        a.device,
+        prescale=a.prescale * b.prescale,
+        out=out,
+        out_dtype=out_dtype,
+        alpha=alpha,
         beta=beta,
-        bias=bias,
         c=c,
+        bias=bias,
+        activation=activation,
         aux_out=aux_out,
+        dact=dact,
         aux_in=aux_in,
         bias_grad=bias_grad,
     )
-    return plan.run(a, b, out, args)
+    problem = problem_for(
+        a,
+        b,
+        out_dtype=call.out_dtype,
+        epilogue=call.epilogue,
+        numerics=_numerics(numerics),
+        device=spec,
+    )
+    plan, a, b = _plan(problem, a, b, backend, relayout=relayout)
+    return plan.run(a, b, call.output(), call.args)
 
 
 def problem_for(
@@ -125,7 +109,14 @@ def problem_for(
     numerics: Numerics = Numerics.DEFAULT,
     device: DeviceSpec | None = None,
 ) -> GemmProblem:
-    """Return the problem that these operands pose, for `mxgemm.plan` and `mxgemm.explain`."""
+    """Return the problem that these operands pose, for `mxgemm.plan` and `mxgemm.explain`.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> a, b = mxgemm.quantize(torch.ones(2, 32)), mxgemm.quantize(torch.ones(3, 32))
+        >>> str(mxgemm.problem_for(a, b))
+        '2x3x32 -> bfloat16 on cpu, a mxfp4 row_major+row_major, b mxfp4 row_major+row_major'
+    """
     return GemmProblem(
         m=a.shape[0],
         n=b.shape[0],
@@ -200,99 +191,6 @@ def _check_operands(a: MXTensor, b: Operand) -> None:
         )
 
 
-def _check_factors(alpha: float, beta: float) -> None:
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not math.isfinite(value):
-            raise ValueError(f"gemm: {name} must be finite, got {value}")
-
-
-def _check_out(
-    a: MXTensor, b: Operand, out: torch.Tensor | None, out_dtype: torch.dtype | None
-) -> None:
-    dtype = out_dtype if out is None else out.dtype
-    if dtype is not None and dtype not in OUTPUT_DTYPES:
-        raise TypeError(f"gemm: output dtype must be one of {OUTPUT_DTYPES}, got {dtype}")
-    if out is None:
-        return
-    if out_dtype not in (None, out.dtype):
-        raise ValueError(
-            f"gemm: out_dtype must be out's {out.dtype}, got {out_dtype}; leave it out"
-        )
-    _check_tensors({"out": out}, (a.rows, b.shape[0]), a.device)
-
-
-def _check_tensors(
-    tensors: dict[str, torch.Tensor | None], shape: tuple[int, int], device: torch.device
-) -> None:
-    """Raise unless each tensor is [N] (bias, bias_grad) or [M, N] on `device` with rows that are
-    contiguous.
-    """
-    for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"gemm: {name} must be a torch.Tensor, got {type(tensor).__name__}")
-        expected = shape[1:] if name in ("bias", "bias_grad") else shape
-        if tuple(tensor.shape) != expected:
-            raise ValueError(f"gemm: {name} must have shape {expected}, got {tuple(tensor.shape)}")
-        dtypes = (torch.float32,) if name == "bias_grad" else OUTPUT_DTYPES
-        if tensor.dtype not in dtypes:
-            raise TypeError(f"gemm: {name} must be one of {dtypes}, got {tensor.dtype}")
-        if tensor.device != device:
-            raise ValueError(
-                f"gemm: {name} must be on {device} like the operands, got {tensor.device}"
-            )
-        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-            raise ValueError(
-                f"gemm: {name} must be contiguous along N, got strides {tensor.stride()}; call "
-                f".contiguous()"
-            )
-        if name in ("out", "aux_out") and shape[0] > 1 and tensor.stride(0) < shape[1]:
-            raise ValueError(
-                f"gemm: rows of {name} must not overlap, got strides {tensor.stride()} for "
-                f"{shape[1]} columns"
-            )
-
-
-def _check_overlap(
-    out: torch.Tensor | None, c: torch.Tensor | None, aux_out: torch.Tensor | None
-) -> None:
-    """Raise where a tensor that is written shares memory with another one, except that C may be
-    `out` itself.
-    """
-    for name, tensor, other in (("c", c, out), ("aux_out", aux_out, out), ("aux_out", aux_out, c)):
-        if tensor is None or other is None or not tensor.numel():
-            continue
-        is_out = name == "c" and _same_view(tensor, other)
-        first, second = _span(tensor), _span(other)
-        if not is_out and first[0] < second[1] and second[0] < first[1]:
-            raise ValueError(
-                f"gemm: {name} must not overlap another tensor of the call unless c is out itself; "
-                f"pass a copy"
-            )
-
-
-def _same_view(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return x.data_ptr() == y.data_ptr() and x.stride() == y.stride() and x.dtype == y.dtype
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the half-open range of addresses from a tensor's first to its last element."""
-    last = sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    start = tensor.data_ptr()
-    return start, start + (last + 1) * tensor.element_size()
-
-
-def _activation(value: str | Activation, name: str) -> Activation:
-    try:
-        return Activation(value)
-    except ValueError:
-        known = ", ".join(Activation)
-        raise ValueError(f"gemm: {name} must be one of {known}, got {value!r}") from None
-
-
 def _numerics(value: str | Numerics) -> Numerics:
     try:
         return Numerics(value)
@@ -302,12 +200,10 @@ def _numerics(value: str | Numerics) -> Numerics:
 
 def _device(device: DeviceSpec | str, where: torch.device) -> DeviceSpec:
     spec = DeviceSpec.parse(device) if isinstance(device, str) else device
+    if not isinstance(spec, DeviceSpec):
+        raise TypeError(f"gemm: device must be a DeviceSpec or str, got {type(spec).__name__}")
     if spec.torch_device != where:
         raise ValueError(
             f"gemm: operands for {spec} must be on {spec.torch_device}, got {where}; use .to()"
         )
     return spec
-
-
-def _dtype(tensor: torch.Tensor | None) -> torch.dtype | None:
-    return None if tensor is None else tensor.dtype

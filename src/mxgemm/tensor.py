@@ -57,10 +57,10 @@ class MXTensor:
     """A quantized matrix of `shape` (rows, k), blocks of 32 along k.
 
     Attributes:
-        codes: uint8 storage of the packed codes, the byte matrix [rows, stored_k/2] in
+        codes: uint8 storage of the packed codes, contiguous, the byte matrix [rows, stored_k/2] in
             `layout.codes`; low nibble = even k.
-        scales: uint8 storage of the scale bytes, the byte matrix [rows, stored_k/32] in
-            `layout.scales`.
+        scales: uint8 storage of the scale bytes, contiguous, the byte matrix
+            [rows, stored_k/32] in `layout.scales`.
         shape: logical (rows, k).
         stored_k: k rounded up to whole blocks (and whole rotations); elements past k are zeros and
             GEMMs contract over them.
@@ -104,6 +104,12 @@ class MXTensor:
             raise ValueError(f"MXTensor: prescale must be 1 or 0.75, got {self.prescale}")
         self.layout.codes.check(self.codes, rows, self.stored_k // CODES_PER_BYTE)
         self.layout.scales.check(self.scales, rows, self.stored_k // block)
+        if not (self.codes.is_contiguous() and self.scales.is_contiguous()):
+            # Kernels read both by the layout's offsets from the first byte.
+            raise LayoutMismatch(
+                f"MXTensor: codes and scales must be contiguous, got strides "
+                f"{self.codes.stride()} and {self.scales.stride()}; call .contiguous() on them"
+            )
         if self.codes.device != self.scales.device:
             raise ValueError(
                 f"MXTensor: codes and scales must share a device, got {self.codes.device} and "
@@ -233,8 +239,8 @@ class MXTensor:
         return dataclasses.replace(self, codes=self.codes.clone(), scales=self.scales.clone())
 
     def narrow(self, dim: int, start: int, length: int) -> MXTensor:
-        """Return rows (dim 0) or whole blocks along k (dim 1) start..start+length-1 of a canonical
-        tensor.
+        """Return rows (dim 0, a view) or whole blocks along k (dim 1, a copy) start..start+length-1
+        of a canonical tensor.
 
         Raises:
             ValueError: the range is outside, or cuts through a block or a rotation along k.
@@ -263,8 +269,8 @@ class MXTensor:
         half, block = CODES_PER_BYTE, self.format.block
         return dataclasses.replace(
             self,
-            codes=self.codes[:, start // half : (start + stored) // half],
-            scales=self.scales[:, start // block : (start + stored) // block],
+            codes=self.codes[:, start // half : (start + stored) // half].contiguous(),
+            scales=self.scales[:, start // block : (start + stored) // block].contiguous(),
             shape=(self.rows, length),
             stored_k=stored,
         )
@@ -273,10 +279,11 @@ class MXTensor:
         """Return consecutive pieces of `size` along `dim`, the last one shorter, as torch.split
         does.
         """
-        if size < 1:
-            raise ValueError(f"split: size must be at least 1, got {size}")
+        if size < 1 or dim not in (0, 1):
+            raise ValueError(f"split: size must be at least 1 and dim 0 or 1, got {size} and {dim}")
         total = self.shape[dim]
-        return tuple(self.narrow(dim, at, min(size, total - at)) for at in range(0, total, size))
+        starts = range(0, max(total, 1), size)
+        return tuple(self.narrow(dim, at, min(size, total - at)) for at in starts)
 
     def __repr__(self) -> str:
         extras = [str(self.layout)]
@@ -316,7 +323,7 @@ def _as_bytes(buffer: torch.Tensor, role: str, view: torch.dtype) -> torch.Tenso
                 else "pack them first"
             )
         )
-    return buffer.view(torch.uint8)
+    return buffer.view(torch.uint8).contiguous()
 
 
 def _flatten(tensor: MXTensor) -> tuple[list[Any], Any]:

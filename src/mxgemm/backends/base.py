@@ -11,12 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict, Unpack
 
 import torch
 
+from mxgemm import arguments
 from mxgemm import epilogue as epilogue_module
-from mxgemm.epilogue import EpilogueArgs
+from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.errors import LayoutMismatch, UnsupportedProblem
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, OperandSpec
@@ -89,7 +90,7 @@ class Accumulation:
         additions = -(-window // BLOCK) if self.exact_blocks else window
         unit = 2.0 ** -(self.significand_bits - (1 if self.truncates else 0))
         total = additions * unit + (-(-k // window) if window < k else 0) * FP32_UNIT
-        return total / (1 - total)
+        return total / (1 - total) if total < 1 else math.inf
 
     def exact_spread(self, k: int, largest: float = 6.0) -> int:
         """Return how many binades the two operands' scales may spread together so that any order of
@@ -144,6 +145,20 @@ class PreparedOperand:
 
 
 Operand = MXTensor | PreparedOperand
+
+
+class EpilogueKeywords(TypedDict, total=False):
+    """The keywords of a call that say what happens on the way out; see `mxgemm.gemm`."""
+
+    alpha: float
+    beta: float
+    c: torch.Tensor | None
+    bias: torch.Tensor | None
+    activation: str | Activation
+    aux_out: torch.Tensor | None
+    dact: str | Activation
+    aux_in: torch.Tensor | None
+    bias_grad: torch.Tensor | None
 
 
 class Backend(ABC):
@@ -222,6 +237,38 @@ class GemmPlan:
         """
         return self.backend.prepare(self, operand, "b")
 
+    def __call__(
+        self,
+        a: Operand,
+        b: Operand,
+        *,
+        out: torch.Tensor | None = None,
+        **epilogue: Unpack[EpilogueKeywords],
+    ) -> torch.Tensor:
+        """Compute D, checked like `mxgemm.gemm`, which documents the keywords; returns `out`, made
+        when None.
+
+        Raises:
+            ValueError: the call asks for another epilogue or output dtype than the plan was made
+            for. TypeError, LayoutMismatch: as `mxgemm.gemm`.
+        """
+        problem = self.problem
+        call = arguments.bind(
+            (problem.m, problem.n),
+            a.device,
+            prescale=a.prescale * b.prescale,
+            out=out,
+            out_dtype=problem.out_dtype if out is None else None,
+            **epilogue,
+        )
+        if call.epilogue != problem.epilogue or call.out_dtype != problem.out_dtype:
+            raise ValueError(
+                f"plan on {self.backend.name}: made for {problem.out_dtype} and "
+                f"{problem.epilogue}, "
+                f"got {call.out_dtype} and {call.epilogue}; make a plan for this call"
+            )
+        return self.run(a, b, call.output(), call.args)
+
     def run(self, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs) -> torch.Tensor:
         """Compute D into `out` and return it; everything must already be as the problem says.
 
@@ -233,11 +280,20 @@ class GemmPlan:
             ("a", a, problem.m, problem.a),
             ("b", b, problem.n, problem.b),
         ):
-            if operand.shape[0] != rows or operand.stored_k != problem.k or _spec(operand) != spec:
+            if (
+                (operand.shape[0], operand.stored_k) != (rows, problem.k)
+                or _spec(operand) != spec
+                or operand.device != problem.device.torch_device
+            ):
                 raise LayoutMismatch(
                     f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and "
-                    f"stored k {problem.k}, "
-                    f"got {operand!r}; make a plan for this operand"
+                    f"stored k {problem.k} on {problem.device.torch_device}, got {operand!r}; "
+                    f"make a plan for this operand"
+                )
+            if isinstance(operand, PreparedOperand) and operand.side != side:
+                raise LayoutMismatch(
+                    f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got "
+                    f"an operand prepared as {operand.side}; prepare it anew"
                 )
         if problem.m == 0 or problem.n == 0:
             if args.bias_grad is not None:

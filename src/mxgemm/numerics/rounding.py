@@ -36,7 +36,7 @@ def nearest_even(y: torch.Tensor) -> torch.Tensor:
     above_even = torch.nextafter(midpoints, torch.full_like(midpoints, torch.inf))
     is_even = torch.arange(len(MIDPOINTS), device=y.device) % 2 == 0
     starts = torch.where(is_even, above_even, midpoints)
-    magnitude = torch.bucketize(y.abs(), starts, right=True, out_int32=True)
+    magnitude = torch.bucketize(y.abs().contiguous(), starts, right=True, out_int32=True)
     return magnitude.to(torch.uint8) | _sign_codes(y)
 
 
@@ -55,7 +55,7 @@ def stochastic(y: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         uint8 codes 0..15, same shape as y.
     """
     magnitudes = torch.tensor(MAGNITUDES, dtype=torch.float32, device=y.device)
-    size = y.abs().clamp(max=MAGNITUDES[-1])
+    size = y.abs().clamp(max=MAGNITUDES[-1]).contiguous()
     low = torch.bucketize(size, magnitudes[1:], right=True, out_int32=True)
     high = (low + 1).clamp(max=len(MAGNITUDES) - 1)
     step = torch.where(high > low, magnitudes[high] - magnitudes[low], 1.0)

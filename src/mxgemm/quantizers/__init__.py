@@ -1,10 +1,13 @@
 """High precision to MXFP4 and back: one entry point whatever the device.
 
-A quantizer for a device is a module with `rejection(x, options)` and `quantize_matrix`; it stands
+A quantizer is a module with the members of `Quantizer`; one for a device is a file here and a place
 in `QUANTIZERS` before the reference, and gives the reference's bits.
 """
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
 
 import torch
 
@@ -12,13 +15,38 @@ from mxgemm.layouts.base import round_up
 from mxgemm.numerics import philox
 from mxgemm.numerics.hadamard import Rotation, rotate_back
 from mxgemm.quantizers import reference
-from mxgemm.quantizers.options import BLOCK, QuantizeOptions
+from mxgemm.quantizers.options import ALONG_K, BLOCK, QuantizeOptions
 from mxgemm.quantizers.scale_rules import DEFAULT_RULE, RULES
 from mxgemm.tensor import CANONICAL, MXPair, MXTensor, OperandLayout
 
 INPUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-ALONG_K, ALONG_M = 0, 1
-"""Philox streams of the two halves of a pair."""
+Buffers = tuple[torch.Tensor, torch.Tensor]
+"""Canonical codes uint8 [rows, stored_k/2] and scales uint8 [rows, stored_k/32]."""
+
+
+class Quantizer(Protocol):
+    """What a module that quantizes on some device offers; x is float32, bfloat16 or float16 [M, K]
+    with any strides.
+    """
+
+    def accepts(self, x: torch.Tensor, options: QuantizeOptions) -> bool:
+        """Return whether it takes this matrix in this process."""
+
+    def quantize_matrix(
+        self, x: torch.Tensor, stored_k: int, options: QuantizeOptions, *, stream: int = ALONG_K
+    ) -> Buffers:
+        """Return x quantized along K, filled with zeros to stored_k."""
+
+    def quantize_both(
+        self, x: torch.Tensor, stored_k: int, stored_m: int, options: QuantizeOptions
+    ) -> tuple[Buffers, Buffers]:
+        """Return x quantized along K, and x.T along M, from one read where the device can."""
+
+
+QUANTIZERS: tuple[Quantizer, ...] = (reference,)
+"""Every quantizer, fastest first on the tensors that it accepts; all give the same bits, and the
+reference takes any.
+"""
 
 
 def quantize(
@@ -56,7 +84,7 @@ def quantize(
         zeros gets scale 1.
 
     Raises:
-        TypeError: x is not a tensor of a supported dtype.
+        TypeError: x is not a tensor of a supported dtype, or an option has another type.
         ValueError: an unknown rule or rounding, a generator without stochastic rounding, a scalar,
         or K that needs `pad`.
 
@@ -71,6 +99,7 @@ def quantize(
         rotation=rotation,
         block_2d=block_2d,
         prescale=prescale,
+        layout=layout,
         generator=generator,
     )
     matrix = _as_matrix(x, "quantize")
@@ -81,7 +110,9 @@ def quantize(
             f"quantize: K must be a multiple of {options.contraction_multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
-    return _quantize(matrix, stored_k, options, ALONG_K, layout)
+    options = _seeded(options, generator)
+    buffers = _quantizer(matrix, options).quantize_matrix(matrix, stored_k, options)
+    return _tensor(buffers, (matrix.shape[0], k), stored_k, options, layout)
 
 
 def quantize_pair(
@@ -106,6 +137,12 @@ def quantize_pair(
 
     Raises:
         TypeError, ValueError: as `quantize`.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> pair = mxgemm.quantize_pair(torch.ones(5, 64))
+        >>> pair.along_k.shape, pair.along_m.shape, pair.along_m.stored_k
+        ((5, 64), (64, 5), 32)
     """
     options = _options(
         rule=rule,
@@ -113,6 +150,7 @@ def quantize_pair(
         rotation=rotation,
         block_2d=block_2d,
         prescale=prescale,
+        layout=layout,
         generator=generator,
     )
     matrix = _as_matrix(x, "quantize_pair")
@@ -123,9 +161,14 @@ def quantize_pair(
             f"quantize_pair: K must be a multiple of {multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
-    along_k = _quantize(matrix, round_up(k, multiple), options, ALONG_K, layout)
-    along_m = _quantize(matrix.t(), round_up(rows, multiple), options, ALONG_M, layout)
-    return MXPair(along_k, along_m)
+    options = _seeded(options, generator)
+    quantizer = _quantizer(matrix, options)
+    stored_k, stored_m = round_up(k, multiple), round_up(rows, multiple)
+    along_k, along_m = quantizer.quantize_both(matrix, stored_k, stored_m, options)
+    return MXPair(
+        _tensor(along_k, (rows, k), stored_k, options, layout),
+        _tensor(along_m, (k, rows), stored_m, options, layout),
+    )
 
 
 def dequantize(
@@ -136,12 +179,19 @@ def dequantize(
     Args:
         tensor: any MXTensor; pads and columns past k are dropped.
         dtype: float64 (exact), float32 (exact unless it overflows to Inf at scale bytes 253 and
-            254), bfloat16 or float16 (rounded once from float32).
+            254), bfloat16 or float16 (rounded once from float32). A prescale or a rotation that is
+            undone rounds in float64 or float32 first.
         rotate_to_source: undo the rotation, in FP32, so that the values compare with what was
             quantized; False returns the values as the GEMM sees them.
 
     Raises:
         TypeError: not an MXTensor, or another dtype.
+
+    Example:
+        >>> import torch, mxgemm
+        >>> x = torch.tensor([[0.5, 1.2, 6.0, -3.0] * 8])
+        >>> mxgemm.dequantize(mxgemm.quantize(x))[0, :4].tolist()
+        [0.5, 1.0, 6.0, -3.0]
     """
     if not isinstance(tensor, MXTensor):
         raise TypeError(f"dequantize: takes an MXTensor, got {type(tensor).__name__}")
@@ -158,18 +208,21 @@ def dequantize(
     return values[:, : tensor.k].to(dtype)
 
 
-def _quantize(
-    matrix: torch.Tensor,
+def _quantizer(x: torch.Tensor, options: QuantizeOptions) -> Quantizer:
+    return next(each for each in QUANTIZERS if each.accepts(x, options))
+
+
+def _tensor(
+    buffers: Buffers,
+    shape: tuple[int, int],
     stored_k: int,
     options: QuantizeOptions,
-    stream: int,
     layout: OperandLayout,
 ) -> MXTensor:
-    codes, scales = reference.quantize_matrix(matrix, stored_k, options, stream=stream)
     tensor = MXTensor(
-        codes=codes,
-        scales=scales,
-        shape=(matrix.shape[0], matrix.shape[1]),
+        codes=buffers[0],
+        scales=buffers[1],
+        shape=shape,
         stored_k=stored_k,
         scale_rule=options.rule,
         rotation=options.rotation,
@@ -185,27 +238,35 @@ def _options(
     rotation: Rotation | None,
     block_2d: bool,
     prescale: bool,
+    layout: OperandLayout,
     generator: torch.Generator | None,
 ) -> QuantizeOptions:
+    if not isinstance(layout, OperandLayout):
+        raise TypeError(
+            f"quantize: layout must be an OperandLayout, got {type(layout).__name__}; "
+            f"OperandLayout.of(codes, scales) makes one from names"
+        )
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"quantize: generator must be a torch.Generator, got {type(generator).__name__}"
+        )
     if generator is not None and rounding != "stochastic":
         raise ValueError(
             f"quantize: a generator is for rounding='stochastic', got rounding={rounding!r}; leave "
             f"it out"
         )
-    # Built with seed 0 first, so that a wrong argument does not advance the generator.
-    options = QuantizeOptions(
+    return QuantizeOptions(
         rule=rule, rounding=rounding, rotation=rotation, block_2d=block_2d, prescale=prescale
     )
-    if rounding == "stochastic":
-        return QuantizeOptions(
-            rule=rule,
-            rounding=rounding,
-            rotation=rotation,
-            block_2d=block_2d,
-            prescale=prescale,
-            seed=philox.seed_from(generator),
-        )
-    return options
+
+
+def _seeded(options: QuantizeOptions, generator: torch.Generator | None) -> QuantizeOptions:
+    """Return `options` with a seed drawn where rounding needs one; called after every check, so
+    that a refused call does not advance the generator.
+    """
+    if options.rounding != "stochastic":
+        return options
+    return dataclasses.replace(options, seed=philox.seed_from(generator))
 
 
 def _as_matrix(x: torch.Tensor, what: str) -> torch.Tensor:
@@ -225,8 +286,10 @@ def _as_matrix(x: torch.Tensor, what: str) -> torch.Tensor:
 __all__ = [
     "BLOCK",
     "INPUT_DTYPES",
+    "QUANTIZERS",
     "RULES",
     "QuantizeOptions",
+    "Quantizer",
     "dequantize",
     "quantize",
     "quantize_pair",

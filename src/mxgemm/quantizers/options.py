@@ -24,6 +24,7 @@ class QuantizeOptions:
         seed: 64-bit seed of the stochastic rounding; 0 for nearest_even.
 
     Raises:
+        TypeError: rotation is no Rotation.
         ValueError: an unknown rule or rounding.
     """
 
@@ -41,6 +42,11 @@ class QuantizeOptions:
             raise ValueError(
                 f"quantize: rounding must be one of {ROUNDINGS}, got {self.rounding!r}"
             )
+        if self.rotation is not None and not isinstance(self.rotation, Rotation):
+            raise TypeError(
+                f"quantize: rotation must be a Rotation or None, got "
+                f"{type(self.rotation).__name__}; Rotation(size) makes one"
+            )
 
     @property
     def prescale_factor(self) -> float:
@@ -55,3 +61,5 @@ class QuantizeOptions:
 
 BLOCK = 32
 PRESCALE = 0.75
+ALONG_K, ALONG_M = 0, 1
+"""Philox streams of the two halves of a pair."""

@@ -9,11 +9,26 @@ import torch
 
 from mxgemm.numerics import e2m1, e8m0, philox, rounding
 from mxgemm.numerics.hadamard import rotate
-from mxgemm.quantizers.options import BLOCK, QuantizeOptions
+from mxgemm.quantizers.options import ALONG_K, ALONG_M, BLOCK, QuantizeOptions
 from mxgemm.quantizers.scale_rules import scale_bytes
 
 CHUNK_ELEMENTS = 1 << 23
 """Elements quantized at once: about 0.5 GiB of temporaries."""
+
+
+def accepts(x: torch.Tensor, options: QuantizeOptions) -> bool:
+    """Return whether this quantizer takes the matrix: the reference takes any."""
+    return True
+
+
+def quantize_both(
+    x: torch.Tensor, stored_k: int, stored_m: int, options: QuantizeOptions
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """Return codes and scales of x along K, and of x.T along M; see `quantize_matrix`."""
+    return (
+        quantize_matrix(x, stored_k, options, stream=ALONG_K),
+        quantize_matrix(x.t(), stored_m, options, stream=ALONG_M),
+    )
 
 
 def quantize_matrix(
@@ -38,7 +53,7 @@ def quantize_matrix(
     step = max(BLOCK, CHUNK_ELEMENTS // stored_k // BLOCK * BLOCK)
     for start in range(0, rows, step):
         stop = min(rows, start + step)
-        chunk = torch.nn.functional.pad(x[start:stop].float(), (0, stored_k - k))
+        chunk = torch.nn.functional.pad(x[start:stop].float(), (0, stored_k - k)).contiguous()
         words = None
         if options.rounding == "stochastic":
             count = (stop - start) * stored_k
