@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mxgemm import settings
 from mxgemm.backends.base import Backend, GemmPlan, Rejection, RejectionCode
+from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas
 from mxgemm.backends.reference import Reference, ReferenceFP32
 from mxgemm.errors import BackendUnavailable, UnsupportedProblem
 from mxgemm.problem import GemmProblem
@@ -18,6 +19,8 @@ from mxgemm.problem import GemmProblem
 logger = logging.getLogger("mxgemm")
 
 BACKENDS: tuple[Backend, ...] = (
+    CudaHopper(),
+    CudaHopperCublas(),
     Reference(),
     ReferenceFP32(),
 )

@@ -80,6 +80,11 @@ class Packed:
         self.address = ctypes.addressof(self._buffer)
 
 
+def current_stream(device: int) -> int:
+    """Return the driver's handle of torch's current stream on a device."""
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
 @functools.cache
 def load(
     source: Source, name: str, *, arch: str, device: int, threads: int, shared_bytes: int = 0

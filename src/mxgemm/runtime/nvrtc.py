@@ -16,6 +16,9 @@ from mxgemm.errors import MXError
 from mxgemm.runtime import disk_cache
 from mxgemm.runtime.wgmma import wgmma_header
 
+HOPPER = "sm_90a"
+"""The target of Hopper code: wgmma and setmaxnreg exist in this one only."""
+
 HEADERS = Path(__file__).parent / "device"
 SERIALISATION_NOTES = ("C7510", "C7512", "C7514", "C7519", "C7520")
 """What ptxas says when it makes wgmma instructions wait for one another; the kernel stays right and becomes slow."""

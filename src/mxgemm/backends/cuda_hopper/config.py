@@ -11,9 +11,6 @@ import torch
 from mxgemm.problem import GemmProblem, Numerics
 from mxgemm.runtime.nvrtc import Source
 
-ARCH = "sm_90a"
-"""Target of the kernels: wgmma and setmaxnreg exist in this one only."""
-
 NUM_MULTIPROCESSORS = 132
 """Of an H100 or H200 SXM; only the choice between configurations uses it, launches ask the device."""
 

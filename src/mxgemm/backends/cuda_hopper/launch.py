@@ -17,7 +17,7 @@ from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.problem import GemmProblem
 from mxgemm.runtime import cuda_driver
 from mxgemm.runtime.cuda_driver import Kernel, Packed
-from mxgemm.runtime.nvrtc import Source
+from mxgemm.runtime.nvrtc import HOPPER, Source
 from mxgemm.tensor import MXTensor
 
 # The structs of the .cu files, field by field in their order; 4x is the padding that C adds.
@@ -100,18 +100,13 @@ def multiprocessors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def current_stream(device: int) -> int:
-    """Return the driver's handle of torch's current stream on a device."""
-    return int(torch._C._cuda_getCurrentRawStream(device))
-
-
 @functools.cache
 def fold_kernel(device: int, *, few_rows: bool) -> tuple[Kernel, int]:
     """Return the fold and the rows of one of its blocks: a warp a row, or all of a block's when rows are few."""
     warps = cfg.FOLD_WARPS if few_rows else 1
     source = Source(cfg.HERE / "fold.cu", (("MX_WARPS", warps),))
     threads = 32 * cfg.FOLD_WARPS
-    kernel = cuda_driver.load(source, "fold_rows", arch=cfg.ARCH, device=device, threads=threads)
+    kernel = cuda_driver.load(source, "fold_rows", arch=HOPPER, device=device, threads=threads)
     return kernel, cfg.FOLD_WARPS // warps
 
 
@@ -158,14 +153,14 @@ def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
     )
     if tensor.rows and k:
         operand = (tensor, rows.folded.data_ptr(), rows.powers.data_ptr())
-        fold([operand], k, device.index, current_stream(device.index))
+        fold([operand], k, device.index, cuda_driver.current_stream(device.index))
     return rows
 
 
 @functools.cache
 def _pack_kernel(name: str, device: int) -> Kernel:
     source = Source(cfg.HERE / "pack.cu")
-    return cuda_driver.load(source, name, arch=cfg.ARCH, device=device, threads=128)
+    return cuda_driver.load(source, name, arch=HOPPER, device=device, threads=128)
 
 
 def pack(tensor: MXTensor, k: int) -> PackedWeight:
@@ -185,7 +180,9 @@ def pack(tensor: MXTensor, k: int) -> PackedWeight:
             Packed(INT, k),
         )
         _pack_kernel("pack_tiles", device.index).launch(
-            (rows // 4, 1), current_stream(device.index), [value.address for value in values]
+            (rows // 4, 1),
+            cuda_driver.current_stream(device.index),
+            [value.address for value in values],
         )
     return PackedWeight(tiles, powers, tensor.scales)
 
@@ -243,7 +240,7 @@ class Launcher:
         return cuda_driver.load(
             config.source,
             "gemm_folded",
-            arch=cfg.ARCH,
+            arch=HOPPER,
             device=self.device,
             threads=cfg.FOLDED_THREADS,
             shared_bytes=cfg.FOLDED_SHARED_BYTES,
@@ -256,7 +253,7 @@ class Launcher:
         return cuda_driver.load(
             config.source,
             "gemm_packed",
-            arch=cfg.ARCH,
+            arch=HOPPER,
             device=self.device,
             threads=config.threads,
             shared_bytes=config.shared_bytes,
@@ -276,7 +273,7 @@ class Launcher:
     ) -> None:
         """Fold what is not prepared, multiply, finish; all in torch's current stream, on the current device."""
         problem, areas = self.problem, self.areas
-        k, stream = problem.k, current_stream(self.device)
+        k, stream = problem.k, cuda_driver.current_stream(self.device)
         workspace = torch.empty(areas.nbytes, dtype=torch.uint8, device=out.device)
         start = workspace.data_ptr()
         left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)

@@ -5,7 +5,7 @@
 //                  quantizes alone: 32 consecutive elements along the contraction, 64 under a rotation of 64. Along K a warp's
 //                  lanes are 32 rows, along M 32 columns (16-bit inputs: pairs of columns), so that the largest magnitude of
 //                  a 32 x 32 tile is a reduction over lanes. Codes and scales leave through shared memory.
-// quantize_rows    bfloat16 along K with the plain options: four lanes a block straight from memory, 8 elements each.
+// quantize_rows    bfloat16 along K, contiguous, k = stored_k, closed rules and no other option: straight from memory.
 // Limits           the contiguous axis of x is K; stored_k and stored_m are multiples of the unit.
 #include "ptx.cuh"
 #include "rounding.cuh"
@@ -62,7 +62,7 @@ struct Quantize {
   u8* scales_m;        // [k, stored_m / 32]
   long long pitch;     // bytes from row to row of x
   u64 seed, signs;     // Philox key; bit i: element i of a rotation's period is negated
-  u32 stream;          // Philox stream of `codes`; that of `codes_m` is 1
+  u32 stream, stream_m;  // Philox streams of `codes` and `codes_m`
   int rows, k, stored_k, stored_m;
   int vectors;         // rows of x may be read 16 bytes at a time
 };
@@ -98,7 +98,7 @@ DEVICE float code_value(u32 code) {
 DEVICE double squared_error(const float* v, int byte) {
   double total = 0.0;
   const double scale = ldexp(1.0, kE8m0One - byte);
-#pragma unroll 4
+#pragma unroll
   for (int i = 0; i < kBlock; ++i) {
     const double y = v[i] * scale;
     const double error = y - code_value(nearest_code(static_cast<float>(y)));
@@ -184,8 +184,7 @@ DEVICE u32 code_word(const float* y, u64 seed, u32 stream, u64 first) {
   return word;
 }
 
-// Quantizes one unit. `lanes` is the number of neighbouring lanes whose blocks share a scale (1, or those of a 32 x 32 tile);
-// `own` the largest magnitude that such a lane has seen besides its unit. Element `first` is the unit's index in the matrix.
+// Quantizes one unit, whose blocks' largest magnitudes are `amax`; `first` is the index of its first element in the matrix.
 DEVICE void quantize_unit(float (&v)[kUnit], const Quantize& q, u32 stream, u64 first,
                           u32 (&codes)[kUnit / 8], int (&bytes)[kUnitBlocks], const u32 (&amax)[kUnitBlocks]) {
 #pragma unroll
@@ -307,14 +306,20 @@ DEVICE void along_k(const Quantize& q, const u8* tile, const Staged& s, int row0
 }
 
 DEVICE void along_m(const Quantize& q, const u8* tile, const Staged& s, int row0, int k0) {
-  constexpr int kColumns = kElementsPerWord;  // of a thread
+  // Of a thread; units of 64 elements are so many registers that it takes one.
+  constexpr int kColumns = kUnit == 64 ? 1 : kElementsPerWord;
 #pragma unroll 1
   for (int unit = threadIdx.x; unit < kTile / kColumns * (kTile / kUnit); unit += kThreads) {
     const int column = unit % (kTile / kColumns) * kColumns, start = unit / (kTile / kColumns) * kUnit;
     u32 words[kUnit];
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
-      words[i] = *reinterpret_cast<const u32*>(tile + (start + i) * kPitch + column * kElementBytes);
+      const u8* source = tile + (start + i) * kPitch + column * kElementBytes;
+      if (kColumns == kElementsPerWord) {
+        words[i] = *reinterpret_cast<const u32*>(source);
+      } else {
+        words[i] = *reinterpret_cast<const u16*>(source);
+      }
     }
     float v[kColumns][kUnit];
     u32 amax[kColumns][kUnitBlocks];
@@ -344,7 +349,7 @@ DEVICE void along_m(const Quantize& q, const u8* tile, const Staged& s, int row0
       u32 codes[kUnit / 8];
       int bytes[kUnitBlocks];
       const u64 first = static_cast<u64>(k0 + column + c) * q.stored_m + row0 + start;
-      quantize_unit(v[c], q, 1, first, codes, bytes, amax[c]);
+      quantize_unit(v[c], q, q.stream_m, first, codes, bytes, amax[c]);
       stage(s, column + c, start / kBlock, codes, bytes);
     }
   }
@@ -368,3 +373,43 @@ extern "C" __global__ void __launch_bounds__(kThreads) quantize_tiles(const __gr
     write_out(s, q.codes_m, q.scales_m, k0, q.k, row0, q.stored_m);
   }
 }
+
+#if MX_ALONG == 1
+// Four lanes a block, 8 elements each: whole rows are read and written in order.
+extern "C" __global__ void __launch_bounds__(kThreads) quantize_rows(const __grid_constant__ Quantize q) {
+  constexpr int kVectors = 4;  // of a thread, kThreads apart
+  const int per_row = q.k / 8;
+  const long long count = static_cast<long long>(q.rows) * per_row;
+  const long long first = static_cast<long long>(blockIdx.x) * (kThreads * kVectors) + threadIdx.x;
+  U32x4 x[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const long long at = first + i * kThreads;
+    if (at < count) x[i] = load_streamed(reinterpret_cast<const U32x4*>(q.x) + at);
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const long long at = first + i * kThreads;
+    const bool exists = at < count;
+    const U32x4 v = exists ? x[i] : U32x4{0, 0, 0, 0};
+    const u32 words[4] = {v.x, v.y, v.z, v.w};
+    u32 bits = 0;  // both halves at once; a NaN stays the largest
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      asm("{\n.reg .b32 t;\nabs.bf16x2 t, %1;\nmax.NaN.bf16x2 %0, %0, t;\n}" : "+r"(bits) : "r"(words[j]));
+    }
+    bits = max(bits & 0xFFFF0000u, bits << 16);
+    bits = max(bits, __shfl_xor_sync(~0u, bits, 1));
+    bits = max(bits, __shfl_xor_sync(~0u, bits, 2));
+    const bool finite = bits < kInfinityBits;
+    const int byte = bits ? closed_byte(bits, MX_BIAS) : kE8m0One;
+    const float scale = reciprocal(finite ? byte : kE8m0One);
+    float y[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) y[j] = __fmul_rn(element(words[j / 2], j % 2), scale);
+    if (!exists) continue;
+    reinterpret_cast<u32*>(q.codes)[at] = finite ? code_word(y, 0, 0, 0) : 0;
+    if (at % 4 == 0) q.scales[at / 4] = finite ? byte : kE8m0Nan;
+  }
+}
+#endif
