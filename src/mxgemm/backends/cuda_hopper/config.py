@@ -36,7 +36,13 @@ FOLDED_SUM_ROWS = 64
 
 PACKED_TILE_ROWS = 64
 PACKED_TILE_BYTES = PACKED_TILE_ROWS * TILE_K // 2 + PACKED_TILE_ROWS * TILE_K // BLOCK
-PACKED_LARGEST_M = 4096
+PACKED_EARLY_STAGES = 12
+"""Stages of weights asked for while the fold of the activations still runs, about its 2 us."""
+
+SHARED_BYTES = 232448
+"""Of a block on Hopper: 227 KiB."""
+
+PACKED_LARGEST_M = 512
 """Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of tokens."""
 
 ALIGNMENT = 256
@@ -155,18 +161,17 @@ def choose(problem: GemmProblem) -> HopperConfig:
     plain = bare and all(extra is None for extra in extras)
     sixteen_bits = problem.out_dtype.itemsize == 2
     folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype)
-    return HopperConfig(folded, _packed(problem.m, problem.n, strict=strict))
+    return HopperConfig(folded, _packed(problem))
 
 
-def _packed(m: int, n: int, *, strict: bool) -> PackedConfig | None:
-    if m <= 8:
-        return PackedConfig(8, 4, 1, 32, strict)
+def _packed(problem: GemmProblem) -> PackedConfig | None:
+    m, n, strict = problem.m, problem.n, problem.numerics is Numerics.STRICT
     if m <= 16:
-        return PackedConfig(16, 4, 1, 28, strict)
+        return PackedConfig(8 if m <= 8 else 16, 4, 1, 16, strict)
     if m <= 32:
-        return PackedConfig(32, 4, 1, 20, strict)
+        return PackedConfig(32, 4, 1, 16, strict)
     if m <= 64:
-        return PackedConfig(64, 3, 1, 12, strict)
+        return PackedConfig(64, 4, 1, 8, strict)
     if m > PACKED_LARGEST_M:
         return None
     wide_tiles = -(-m // 128) * -(-n // 128)

@@ -27,7 +27,7 @@
 #define MX_ROW_GROUPS 1
 #endif
 #ifndef MX_STAGES
-#define MX_STAGES 32
+#define MX_STAGES 16
 #endif
 #ifndef MX_STEPS_PER_PROMOTION
 #define MX_STEPS_PER_PROMOTION 4
@@ -80,6 +80,7 @@ struct PackedGemm {
   const u8* b_scales;
   long long a_scales_pitch, b_scales_pitch;
   int m, n, k;
+  int early;  // stages whose B is asked for before the previous kernel has finished; 0 when A is there already
 };
 
 struct Walk {
@@ -149,7 +150,7 @@ struct Producer {
     if (blockIdx.x >= walk.count) return;
     int token = walk.token(blockIdx.x);
     const u8* rows = tiles(walk.row(blockIdx.x));
-    const int early = min(kStages, walk.groups);
+    const int early = min(g.early, min(kStages, walk.groups));
     for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
     wait_for_previous_grid();
     for (int group = warp; group < early; group += kProducers) load_box(token, group, group);
@@ -238,9 +239,6 @@ struct Consumer {
       fragments[step][2] = upper.y;
       fragments[step][3] = lower.y;
     }
-    // Decoded here and not where the compiler would rather have it, after the wait for the multiplications in flight.
-#pragma unroll
-    for (int i = 0; i < 4 * kSteps; ++i) asm volatile("" : "+r"(fragments[i / 4][i % 4]));
   }
 
   DEVICE void wait_full() const { mbarrier_wait(shared.full(filled.stage), filled.parity); }

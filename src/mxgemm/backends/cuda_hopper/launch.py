@@ -23,7 +23,7 @@ from mxgemm.tensor import MXTensor
 # The structs of the .cu files, field by field in their order; 4x is the padding that C adds.
 _EPILOGUE = "5P3q2f9i4x"
 FOLDED_GEMM = struct.Struct("@" + _EPILOGUE + "4P2qP3i4x")
-PACKED_GEMM = struct.Struct("@" + _EPILOGUE + "P4P2q3i4x")
+PACKED_GEMM = struct.Struct("@" + _EPILOGUE + "P4P2q4i")
 FOLD = struct.Struct("@" + 2 * "4P2qi4x" + "P2i")
 POINTER, INT, LONG = struct.Struct("@P"), struct.Struct("@i"), struct.Struct("@q")
 
@@ -228,7 +228,6 @@ class Launcher:
         self.backward = epilogue.dact is not Activation.NONE
         self.aux_dtype = cfg.DTYPE_CODES[epilogue.aux_in or epilogue.aux_out]
         self.activation = ACTIVATIONS[epilogue.dact if self.backward else epilogue.activation]
-        self.is_16_bit = problem.out_dtype.itemsize == 2
 
     @functools.cached_property
     def folded_kernels(self) -> tuple[Kernel, Kernel]:
@@ -271,34 +270,85 @@ class Launcher:
         out: torch.Tensor,
         args: EpilogueArgs,
     ) -> None:
-        """Fold what is not prepared, multiply, finish; all in torch's current stream, on the current device."""
-        problem, areas = self.problem, self.areas
-        k, stream = problem.k, cuda_driver.current_stream(self.device)
-        workspace = torch.empty(areas.nbytes, dtype=torch.uint8, device=out.device)
+        """Fold what is not prepared, multiply, finish; all in torch's current stream, on the
+        current device.
+        """
+        workspace = torch.empty(self.areas.nbytes, dtype=torch.uint8, device=out.device)
         start = workspace.data_ptr()
+        stream = cuda_driver.current_stream(self.device)
+        sums = start + self.areas.sums if args.bias_grad is not None else 0
+        epilogue = self._epilogue(out, args, sums)
+        if isinstance(b, PackedWeight) and self.config.packed is not None:
+            self._run_packed(a, b.addresses, epilogue, start, stream)
+            sum_rows = self.config.packed.tokens
+        else:
+            self._run_folded(a, b, epilogue, out, start, stream)
+            sum_rows = cfg.FOLDED_SUM_ROWS
+        if args.bias_grad is not None:
+            _add_rows(sums, args.bias_grad, -(-self.problem.m // sum_rows), stream)
+
+    def _run_packed(
+        self,
+        a: MXTensor | FoldedRows,
+        right: Addresses,
+        epilogue: tuple[float, ...],
+        start: int,
+        stream: int,
+    ) -> None:
+        """Multiply with a packed weight, whose first tiles are asked for while A is folded."""
+        areas, m, n, k = self.areas, self.problem.m, self.problem.n, self.problem.k
+        config = self._packed_config
         left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
-        packed = isinstance(b, PackedWeight) and self.config.packed is not None
+        if to_fold:
+            fold(to_fold, k, self.device, stream)
+        box = (config.tokens, cfg.TILE_K)
+        map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
+        arguments = Packed(
+            PACKED_GEMM,
+            *epilogue,
+            right[0],
+            left[1],
+            right[1],
+            left[2],
+            right[2],
+            left[3],
+            right[3],
+            m,
+            n,
+            k,
+            cfg.PACKED_EARLY_STAGES if to_fold else 0,
+        )
+        rows = config.row_groups * cfg.PACKED_TILE_ROWS
+        grid = min(-(-m // config.tokens) * -(-n // rows), self.num_multiprocessors)
+        addresses = [int(map_a.getPtr()), arguments.address]
+        self.packed_kernel.launch((grid, 1), stream, addresses, overlap=bool(to_fold))
+
+    def _run_folded(
+        self,
+        a: MXTensor | FoldedRows,
+        b: MXTensor | FoldedRows | PackedWeight,
+        epilogue: tuple[float, ...],
+        out: torch.Tensor,
+        start: int,
+        stream: int,
+    ) -> None:
+        """Multiply two folded operands; what is folded for it is folded in one launch, that the
+        multiplication overlaps.
+        """
+        areas, problem = self.areas, self.problem
+        left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
         if isinstance(b, PackedWeight):
-            right = b.addresses
-            if not packed:
-                right = (start + areas.b_folded, *right[1:])
-                unpack(b, right[0], problem.n, k, stream)
+            folded = start + areas.b_folded
+            right = (folded, *b.addresses[1:])
+            unpack(b, folded, problem.n, problem.k, stream)
         else:
             right, more = _side(b, start + areas.b_folded, start + areas.b_powers)
             to_fold += more
-        sums = start + areas.sums if args.bias_grad is not None else 0
-        tickets = start + areas.tickets if to_fold and not packed else 0
+        tickets = start + areas.tickets if to_fold else 0
         if to_fold:
-            count = self.num_multiprocessors if tickets else 0
-            fold(to_fold, k, self.device, stream, tickets=tickets, num_tickets=count)
-        epilogue = self._epilogue(out, args, sums)
-        if packed:
-            self._multiply_packed(left, right, epilogue, stream, overlap=bool(to_fold))
-        else:
-            self._multiply_folded(left, right, epilogue, out, stream, tickets)
-        if args.bias_grad is not None:
-            rows = self._packed_config.tokens if packed else cfg.FOLDED_SUM_ROWS
-            _add_rows(sums, args.bias_grad, -(-problem.m // rows), stream)
+            count = self.num_multiprocessors
+            fold(to_fold, problem.k, self.device, stream, tickets=tickets, num_tickets=count)
+        self._multiply_folded(left, right, epilogue, out, stream, tickets)
 
     def _epilogue(self, out: torch.Tensor, args: EpilogueArgs, sums: int) -> tuple[float, ...]:
         """Return the fields of `Epilogue`."""
@@ -367,38 +417,6 @@ class Launcher:
         grid = self.num_multiprocessors if tickets else min(tiles, self.num_multiprocessors)
         addresses = [int(tensor_map.getPtr()) for tensor_map in (map_a, map_b, map_d)]
         kernel.launch((grid, 1), stream, [*addresses, arguments.address], overlap=bool(tickets))
-
-    def _multiply_packed(
-        self,
-        left: Addresses,
-        right: Addresses,
-        epilogue: tuple[float, ...],
-        stream: int,
-        *,
-        overlap: bool,
-    ) -> None:
-        m, n, k = self.problem.m, self.problem.n, self.problem.k
-        config = self._packed_config
-        box = (config.tokens, cfg.TILE_K)
-        map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
-        arguments = Packed(
-            PACKED_GEMM,
-            *epilogue,
-            right[0],
-            left[1],
-            right[1],
-            left[2],
-            right[2],
-            left[3],
-            right[3],
-            m,
-            n,
-            k,
-        )
-        rows = config.row_groups * cfg.PACKED_TILE_ROWS
-        grid = min(-(-m // config.tokens) * -(-n // rows), self.num_multiprocessors)
-        addresses = [int(map_a.getPtr()), arguments.address]
-        self.packed_kernel.launch((grid, 1), stream, addresses, overlap=overlap)
 
 
 def _side(

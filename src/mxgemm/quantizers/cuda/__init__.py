@@ -146,27 +146,21 @@ def _launch(
     )
     unit = source(x.dtype, options, along_k=along_k is not None, along_m=along_m is not None)
     device = x.device.index
-    if along_m is None and aligned and _is_plain(x, options, stored_k):
-        kernel = cuda_driver.load(
-            unit, "quantize_rows", arch=HOPPER, device=device, threads=THREADS
-        )
-        grid = (-(-rows * k // ROWS_ELEMENTS), 1)
-    else:
-        kernel = cuda_driver.load(
-            unit,
-            "quantize_tiles",
-            arch=HOPPER,
-            device=device,
-            threads=THREADS,
-            shared_bytes=shared_bytes(x.dtype),
-        )
-        grid = (-(-max(k, stored_k) // TILE), -(-max(rows, stored_m) // TILE))
+    grid = (-(-max(k, stored_k) // TILE), -(-max(rows, stored_m) // TILE))
+    name, shared = "quantize_tiles", shared_bytes(x.dtype)
+    if along_k is not None and aligned and _is_plain(x, options, stored_k):
+        name = "quantize_pairs"
+        if along_m is None:
+            name, shared, grid = "quantize_rows", 0, (-(-rows * k // ROWS_ELEMENTS), 1)
+    kernel = cuda_driver.load(
+        unit, name, arch=HOPPER, device=device, threads=THREADS, shared_bytes=shared
+    )
     with torch.cuda.device(x.device):
         kernel.launch(grid, cuda_driver.current_stream(device), [values.address])
 
 
 def _is_plain(x: torch.Tensor, options: QuantizeOptions, stored_k: int) -> bool:
-    """Whether quantize_rows does this."""
+    """Whether quantize_rows and quantize_pairs do this."""
     return (
         x.dtype is torch.bfloat16
         and x.is_contiguous()

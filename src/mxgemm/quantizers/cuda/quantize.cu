@@ -6,6 +6,7 @@
 //                  lanes are 32 rows, along M 32 columns (16-bit inputs: pairs of columns), so that the largest magnitude of
 //                  a 32 x 32 tile is a reduction over lanes. Codes and scales leave through shared memory.
 // quantize_rows    bfloat16 along K, contiguous, k = stored_k, closed rules and no other option: straight from memory.
+// quantize_pairs   the same options in both directions.
 // Limits           the contiguous axis of x is K; stored_k and stored_m are multiples of the unit.
 #include "ptx.cuh"
 #include "rounding.cuh"
@@ -34,6 +35,10 @@
 #ifndef MX_ALONG
 #define MX_ALONG 1  // 1: K, 2: M, 3: both
 #endif
+
+#define MX_PLAIN                                                                          \
+  (MX_INPUT == 2 && MX_BIAS >= 0 && !MX_STOCHASTIC && !MX_ROTATION && !MX_BLOCK_2D && \
+   !MX_PRESCALE)
 
 constexpr int kThreads = 256;
 constexpr int kTile = 128;
@@ -374,42 +379,142 @@ extern "C" __global__ void __launch_bounds__(kThreads) quantize_tiles(const __gr
   }
 }
 
-#if MX_ALONG == 1
-// Four lanes a block, 8 elements each: whole rows are read and written in order.
+#if MX_PLAIN
+// The plain options on bfloat16, two elements an instruction.
+
+// As code_pair, of a pair of bfloat16.
+DEVICE u32 code_pair_packed(u32 pair) {
+  return code_pair(element(pair, 0), element(pair, 1));
+}
+
+// Larger magnitude of each half; a NaN stays the largest.
+DEVICE u32 larger_pair(u32 sizes, u32 pair) {
+  u32 result;
+  asm("{\n.reg .b32 t;\nabs.bf16x2 t, %2;\nmax.NaN.bf16x2 %0, %1, t;\n}"
+      : "=r"(result)
+      : "r"(sizes), "r"(pair));
+  return result;
+}
+
+// Exact: bfloat16 has the exponents of FP32, and what falls below them rounds to zero anyway.
+DEVICE u32 multiply_pair(u32 a, u32 b) {
+  u32 product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
+struct Scale {
+  int byte;
+  u32 factor;  // 2^(127 - byte) as bfloat16
+  bool finite;
+};
+
+DEVICE Scale plain_scale(u32 amax_bits) {
+  const bool finite = amax_bits < kInfinityBits;
+  const int byte = amax_bits && finite ? closed_byte(amax_bits, MX_BIAS) : kE8m0One;
+  return {finite ? byte : kE8m0Nan, static_cast<u32>(2 * kE8m0One - byte) << 7, finite};
+}
+
+// 8 elements of a block that four neighbouring lanes hold; returns their codes, and the scale of the block.
+DEVICE u32 quantize_eighth(const U32x4& x, Scale& scale) {
+  const u32 words[4] = {x.x, x.y, x.z, x.w};
+  u32 pair = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pair = larger_pair(pair, words[i]);
+  u32 bits = max(pair & 0xFFFF0000u, pair << 16);
+  bits = max(bits, __shfl_xor_sync(~0u, bits, 1));
+  bits = max(bits, __shfl_xor_sync(~0u, bits, 2));
+  scale = plain_scale(bits);
+  const u32 factor = scale.factor * 0x10001u;
+  u32 codes[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) codes[i] = code_pair_packed(multiply_pair(words[i], factor));
+  const u32 low = codes[0] + (codes[1] << 8), high = codes[2] + (codes[3] << 8);
+  const u32 even = permute_bytes(low, high, 0x5410), odd = permute_bytes(low, high, 0x7632);
+  return scale.finite ? even + (odd << 4) : 0;
+}
+
+// Contiguous x with k = stored_k: four lanes a block, whole rows read and written in order.
 extern "C" __global__ void __launch_bounds__(kThreads) quantize_rows(const __grid_constant__ Quantize q) {
   constexpr int kVectors = 4;  // of a thread, kThreads apart
-  const int per_row = q.k / 8;
-  const long long count = static_cast<long long>(q.rows) * per_row;
+  const long long count = static_cast<long long>(q.rows) * (q.k / 8);
   const long long first = static_cast<long long>(blockIdx.x) * (kThreads * kVectors) + threadIdx.x;
   U32x4 x[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const long long at = first + i * kThreads;
+    x[i] = {0, 0, 0, 0};
     if (at < count) x[i] = load_streamed(reinterpret_cast<const U32x4*>(q.x) + at);
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const long long at = first + i * kThreads;
-    const bool exists = at < count;
-    const U32x4 v = exists ? x[i] : U32x4{0, 0, 0, 0};
-    const u32 words[4] = {v.x, v.y, v.z, v.w};
-    u32 bits = 0;  // both halves at once; a NaN stays the largest
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      asm("{\n.reg .b32 t;\nabs.bf16x2 t, %1;\nmax.NaN.bf16x2 %0, %0, t;\n}" : "+r"(bits) : "r"(words[j]));
-    }
-    bits = max(bits & 0xFFFF0000u, bits << 16);
-    bits = max(bits, __shfl_xor_sync(~0u, bits, 1));
-    bits = max(bits, __shfl_xor_sync(~0u, bits, 2));
-    const bool finite = bits < kInfinityBits;
-    const int byte = bits ? closed_byte(bits, MX_BIAS) : kE8m0One;
-    const float scale = reciprocal(finite ? byte : kE8m0One);
-    float y[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) y[j] = __fmul_rn(element(words[j / 2], j % 2), scale);
-    if (!exists) continue;
-    reinterpret_cast<u32*>(q.codes)[at] = finite ? code_word(y, 0, 0, 0) : 0;
-    if (at % 4 == 0) q.scales[at / 4] = finite ? byte : kE8m0Nan;
+    Scale scale;
+    const u32 codes = quantize_eighth(x[i], scale);
+    if (at >= count) continue;
+    reinterpret_cast<u32*>(q.codes)[at] = codes;
+    if (at % 4 == 0) q.scales[at / 4] = scale.byte;
   }
+}
+
+// Both directions, k = stored_k: rows are quantized on their way into the tile, columns out of it, a pair a thread.
+extern "C" __global__ void __launch_bounds__(kThreads, 4) quantize_pairs(const __grid_constant__ Quantize q) {
+  extern __shared__ __align__(16) u8 memory[];
+  constexpr int kVectorsPerRow = kTile / 8, kBatch = 4;
+  const int row0 = blockIdx.y * kTile, k0 = blockIdx.x * kTile;
+  const Staged s = {memory + kTile * kPitch, memory + kTile * kPitch + kTile * kCodesPitch};
+  const int column = threadIdx.x % kVectorsPerRow, k = k0 + column * 8;
+#pragma unroll
+  for (int start = 0; start < kTile; start += kBatch * kThreads / kVectorsPerRow) {
+    U32x4 x[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int row = row0 + start + (i * kThreads + threadIdx.x) / kVectorsPerRow;
+      x[i] = {0, 0, 0, 0};
+      if (row < q.rows && k < q.k) {
+        x[i] = load_streamed(reinterpret_cast<const U32x4*>(q.x + row * q.pitch + k * 2));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int tile_row = start + (i * kThreads + threadIdx.x) / kVectorsPerRow;
+      *reinterpret_cast<U32x4*>(memory + tile_row * kPitch + column * 16) = x[i];
+      Scale scale;
+      const u32 codes = quantize_eighth(x[i], scale);
+      if (row0 + tile_row >= q.rows || k >= q.k) continue;
+      const long long at = static_cast<long long>(row0 + tile_row) * q.stored_k + k;
+      *reinterpret_cast<u32*>(q.codes + at / 2) = codes;
+      if (column % 4 == 0) q.scales[at / kBlock] = scale.byte;
+    }
+  }
+  __syncthreads();
+
+  const int pair = threadIdx.x % (kTile / 2), block = threadIdx.x / (kTile / 2);
+  u32 words[kBlock], sizes = 0;
+#pragma unroll
+  for (int i = 0; i < kBlock; ++i) {
+    words[i] = *reinterpret_cast<const u32*>(memory + (block * kBlock + i) * kPitch + pair * 4);
+    sizes = larger_pair(sizes, words[i]);
+  }
+  const Scale scales[2] = {plain_scale(sizes << 16), plain_scale(sizes & 0xFFFF0000u)};
+  const u32 factor = scales[0].factor | scales[1].factor << 16;
+  u32 codes[2][kUnit / 8];
+#pragma unroll
+  for (int w = 0; w < kUnit / 8; ++w) {
+    u32 half[2] = {0, 0};  // 4 codes of the first column in the low 16 bits, of the second in the high ones
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      half[i / 4] += code_pair_packed(multiply_pair(words[8 * w + i], factor)) << (4 * (i % 4));
+    }
+    codes[0][w] = scales[0].finite ? permute_bytes(half[0], half[1], 0x5410) : 0;
+    codes[1][w] = scales[1].finite ? permute_bytes(half[0], half[1], 0x7632) : 0;
+  }
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int byte[kUnitBlocks] = {scales[c].byte};
+    stage(s, 2 * pair + c, block, codes[c], byte);
+  }
+  __syncthreads();
+  write_out(s, q.codes_m, q.scales_m, k0, q.k, row0, q.stored_m);
 }
 #endif
