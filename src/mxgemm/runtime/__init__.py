@@ -1,0 +1,1 @@
+"""What device code of quantizers and backends shares: loading extensions, compiling, caching."""
