@@ -68,14 +68,14 @@ def _bell(z):
 
 def _normal_distribution(z):
     """Return Phi(z) of a bounded z."""
-    negative = z < fx.Float32(0.0)
-    x = pick(negative, -z, z) * fx.Float32(math.sqrt(0.5))
+    magnitude = (z.bitcast(fx.Int32) & fx.Int32(MAGNITUDE)).bitcast(fx.Float32)
+    x = magnitude * fx.Float32(math.sqrt(0.5))
     t = _reciprocal(fx.fma(x, fx.Float32(0.5), fx.Float32(1.0)))
     fit = fx.Float32(ERFC_FIT[-1])
     for coefficient in ERFC_FIT[-2::-1]:
         fit = fx.fma(fit, t, fx.Float32(coefficient))
     tail = t * fx.Float32(0.5) * _exp(fit) * _bell(z)
-    return pick(negative, tail, fx.Float32(1.0) - tail)
+    return pick(z < fx.Float32(0.0), tail, fx.Float32(1.0) - tail)
 
 
 def _tanh_gate(z, bounded):
