@@ -20,7 +20,7 @@ Timeline   prologue   send scale groups 0 and 1 and K tiles 0, 1, 2; read tile 0
                       At 3/16 all reads of tile k are done: signal release. At 5/16 pass release,
                       send tile k+3 into the stage of tile k. At 7/8 tile k+2 is there: signal
                       publish
-           drain      the last tile multiplies alone, scales past K masked
+           drain      the last one or two tiles multiply without sending; scales past K masked
            Both barriers are split, so that no wave waits for another's last instruction. Each wave
            sends one transfer a K tile, two tiles before it waits for it, so one count fits all.
 LDS        scales of A | scales of B | 3 x (codes of A | codes of B); the same for every K. The
@@ -218,14 +218,12 @@ class KLoop:
         return registers
 
     def step(self, totals, stage, registers, k_tile, *, may_refill: bool):
-        """Multiply K tile `k_tile`, whose data stage is at `stage`.
+        """Multiply K tile `k_tile`, whose data stage is at `stage`, and send a later one.
 
         Returns totals, and stage and registers of the next K tile. `may_refill` says whether
         `k_tile` can be the last of its scale group, which only odd ones are.
         """
         await_all()
-        last_stage = fx.Int32((self.ahead - 1) * self.stage_bytes)
-        next_stage = pick(stage == last_stage, fx.Int32(0), stage + self.stage_bytes)
 
         def send(_):
             await_all()
@@ -236,18 +234,30 @@ class KLoop:
             self.send_at: send,
             self.publish_at: lambda _: self._publish(self.ahead - 2),
         }
-        reads = self.reader.reads(next_stage, k_tile + 1)
-        a, b = self.reader.fragments(registers)
-        totals, results = multiply(self.tile, totals, a, b, reads, events)
-        return totals, next_stage, self.reader.gather(results)
+        totals, registers = self._multiply_reading_next(totals, stage, registers, k_tile, events)
+        return totals, self._next(stage), registers
 
-    def finish(self, totals, registers, blocks):
+    def last_but_one(self, totals, stage, registers, k_tile):
+        """Multiply K tile `k_tile` and return totals and the registers of the last one; nothing is
+        left to send.
+        """
+        return self._multiply_reading_next(totals, stage, registers, k_tile, None)
+
+    def last(self, totals, registers, blocks):
         """Multiply the last K tile, of which `blocks` blocks exist; return the totals."""
         a, b = self.reader.fragments(registers)
         a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
-        totals, _ = multiply(self.tile, totals, a, b)
-        await_all()
-        return totals
+        return multiply(self.tile, totals, a, b)[0]
+
+    def _multiply_reading_next(self, totals, stage, registers, k_tile, events):
+        reads = self.reader.reads(self._next(stage), k_tile + 1)
+        a, b = self.reader.fragments(registers)
+        totals, results = multiply(self.tile, totals, a, b, reads, events)
+        return totals, self.reader.gather(results)
+
+    def _next(self, stage):
+        last_stage = fx.Int32((self.ahead - 1) * self.stage_bytes)
+        return pick(stage == last_stage, fx.Int32(0), stage + self.stage_bytes)
 
     def _publish(self, in_flight: int) -> None:
         """Signal that this wave's part of the next K tile is in LDS, later ones in flight."""
@@ -328,7 +338,7 @@ def build_gemm(spec: KernelSpec):
             FragmentReader(b_view, column, tile.fragments_n, lane),
         )
         loop = KLoop(spec, reader, Copies.of(wave, a_view, b_view), wave)
-        step = loop.step
+        step, last_but_one = loop.step, loop.last_but_one
         k_tiles = (blocks + (BLOCKS_A_TILE - 1)) >> 2
 
         # Prologue
@@ -343,13 +353,14 @@ def build_gemm(spec: KernelSpec):
             totals, stage, registers = step(totals, stage, registers, even, may_refill=False)
             totals, stage, registers = step(totals, stage, registers, even + 1, may_refill=True)
 
-        # Drain
+        # Drain: one or two K tiles, all in LDS.
+        await_all()
         if k_tiles - pairs * 2 > fx.Int32(1):
-            totals, stage, registers = step(totals, stage, registers, pairs * 2, may_refill=False)
-        totals = loop.finish(totals, registers, blocks - (k_tiles - 1) * BLOCKS_A_TILE)
+            totals, registers = last_but_one(totals, stage, registers, pairs * 2)
+        totals = loop.last(totals, registers, blocks - (k_tiles - 1) * BLOCKS_A_TILE)
 
-        # Epilogue: every wave has left the K loop and no copy is in flight, so LDS is free.
-        tdm_ops.tensor_wait(0)
+        # Epilogue: LDS is free when every wave has read its last fragments. Copies past the last K
+        # tile may still be counted, but move nothing.
         rocdl.s_wait_dscnt(0)
         gpu.barrier()
         part_bytes = fx.Int64(m) * out_pitch * fx.Int64(FP32_BYTES)
