@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxgemm.emulator.faults import LoadError
-from mxgemm.emulator.metadata import DESCRIPTOR_BYTES, KernelInfo, kernel_info, read_descriptor, read_msgpack
+from mxgemm.emulator.metadata import (
+    DESCRIPTOR_BYTES,
+    KernelInfo,
+    kernel_info,
+    read_descriptor,
+    read_msgpack,
+)
 
 _MAGIC = b"\x7fELF"
 _CLASS_64, _LITTLE_ENDIAN = 2, 1

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-
 from mxgemm.emulator.architecture import Architecture, find
 from mxgemm.emulator.arguments import ArgumentValue, pack_arguments
 from mxgemm.emulator.assembly import read_assembly
