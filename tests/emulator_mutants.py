@@ -1,4 +1,4 @@
-"""Broken copies of a compiled kernel, and the check that some of them are not broken at all.
+"""Broken copies of a compiled kernel, and proofs that some of them are not broken at all.
 
 One change each: a wait or a barrier removed, an LDS offset shifted, a matrix operation's two scales exchanged.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mxgemm.emulator.instruction import Instruction
+from mxgemm.emulator.instruction import Instruction, Kind, Role
 
 COUNTED_WAIT = re.compile(r"^\ts_wait_(?P<counter>dscnt|tensorcnt|kmcnt|loadcnt|storecnt|alu) (?P<value>.*)$")
 SIGNAL, WAIT = re.compile(r"^\ts_barrier_signal "), re.compile(r"^\ts_barrier_wait ")
@@ -90,43 +90,154 @@ _COUNTED = {
     "kmcnt": ("s_load_",),
     "loadcnt": ("global_load_", "scratch_load_"),
     "storecnt": ("global_store_", "scratch_store_"),
+    "vm_vsrc": ("ds_",),  # memory instructions that have not read their registers; LDS only, see _memory_reads
 }
 _MANY = 64  # more than any counter holds
+_NO_RESULT_WAIT, _NO_READ_WAIT = 15, 7
+
+Code = Sequence[Instruction]
+Ages = dict[int, int]
+"""Issue pc of an operation that may be outstanding -> the fewest operations of its counter issued since."""
 
 
-def most_outstanding(code: Sequence[Instruction], counter: str) -> list[int]:
-    """Return, for every instruction, the most operations of `counter` that can be outstanding before it, over all paths.
+def successors(code: Code, pc: int) -> list[int]:
+    """Return where control may go after `pc`."""
+    following = [] if code[pc].name in {"s_endpgm", "s_branch"} else [pc + 1]
+    if (target := code[pc].target) is not None:
+        following.append(target)
+    return [f for f in following if f < len(code)]
 
-    A maximum over paths: an issue adds one, a wait for n leaves at most n.
+
+def waited_for(instruction: Instruction, counter: str) -> int | None:
+    """Return how many operations of `counter` an instruction leaves outstanding at most; None if it is no wait for it."""
+    if instruction.name == f"s_wait_{counter}":
+        return instruction.operands[0].value
+    if counter == "vm_vsrc" and instruction.name == "s_wait_dscnt":  # complete operations have read their registers
+        return instruction.operands[0].value
+    if counter == "vm_vsrc" and instruction.name == "s_wait_alu":
+        left = instruction.operands[0].value >> 2 & 7
+        return None if left == _NO_READ_WAIT else left
+    return None
+
+
+def outstanding(code: Code, counter: str, removed: int = -1) -> list[Ages | None]:
+    """Return, for every instruction, what may be outstanding before it, over all paths; `removed` waits for nothing.
+
+    None where no path leads. Two paths join to what is outstanding on either, at its youngest.
     """
+    before: list[Ages | None] = [None] * len(code)
+    before[0] = {}
+    pending = [0]
+    while pending:
+        pc = pending.pop()
+        after = dict(before[pc] or {})
+        left = waited_for(code[pc], counter) if pc != removed else None
+        if code[pc].name.startswith(_COUNTED[counter]):
+            after = {p: min(age + 1, _MANY) for p, age in after.items()} | {pc: 0}
+        elif left is not None:
+            after = {p: age for p, age in after.items() if age < left}
+        for successor in successors(code, pc):
+            known = before[successor]
+            joined = dict(known or {})
+            for p, age in after.items():
+                joined[p] = min(age, joined.get(p, _MANY))
+            if known is None or joined != known:
+                before[successor] = joined
+                pending.append(successor)
+    return before
+
+
+def _registers(instruction: Instruction, role: Role) -> set[tuple[Kind, int]]:
+    return {
+        (o.kind, o.index + n)
+        for half in (instruction, instruction.second)
+        if half
+        for o in half.operands
+        if o.role & role and o.kind in {Kind.VECTOR, Kind.SCALAR}
+        for n in range(o.words)
+    }
+
+
+def most_outstanding(code: Code, counter: str) -> list[int]:
+    """Return the most operations of `counter` that can be outstanding before every instruction, over all paths."""
     before = [-1] * len(code)
     before[0] = 0
     pending = [0]
     while pending:
         pc = pending.pop()
-        instruction, count = code[pc], before[pc]
-        if instruction.name.startswith(_COUNTED[counter]):
+        count, left = before[pc], waited_for(code[pc], counter)
+        if code[pc].name.startswith(_COUNTED[counter]):
             count = min(count + 1, _MANY)
-        elif instruction.name == f"s_wait_{counter}":
-            count = min(count, instruction.operands[0].value)
-        following = [] if instruction.name in {"s_endpgm", "s_branch"} else [pc + 1]
-        if instruction.target is not None:
-            following.append(instruction.target)
-        for successor in following:
-            if successor < len(code) and count > before[successor]:
+        elif left is not None:
+            count = min(count, left)
+        for successor in successors(code, pc):
+            if count > before[successor]:
                 before[successor] = count
                 pending.append(successor)
     return before
 
 
-def wait_is_redundant(code: Sequence[Instruction], pc: int) -> bool:
-    """Return whether the wait at `pc` can be proven to wait for nothing.
+def waits_for_nothing(code: Code, pc: int, counter: str) -> bool:
+    """An equal or stronger wait, or the absence of operations, comes before the wait on every path."""
+    left = waited_for(code[pc], counter)
+    assert left is not None
+    return most_outstanding(code, counter)[pc] <= left
 
-    True if on every path no more than the waited-for number of operations is outstanding when it is reached, so that an equal
-    or stronger wait, or the absence of operations, comes before it on each.
+
+def is_made_up_for(code: Code, pc: int, counter: str) -> bool:
+    """Without the wait, no register is used before its load is waited for, and every barrier and copy finds the same
+    operations outstanding as with it.
     """
-    instruction = code[pc]
+    with_it, without = outstanding(code, counter), outstanding(code, counter, removed=pc)
+    for at, instruction in enumerate(code):
+        ages = without[at] or {}
+        used = _registers(instruction, Role.READ | Role.WRITE)
+        if any(used & _registers(code[p], Role.WRITE) for p in ages):
+            return False
+        publishes = instruction.name.startswith(("s_barrier_signal", "tensor_", "s_endpgm"))
+        if publishes and not set(ages) <= set(with_it[at] or {}):
+            return False
+    return True
+
+
+def publishes_what_nobody_reads(code: Code, pc: int, counter: str) -> bool:
+    """After the barrier that follows, no LDS access comes before an equal or stronger wait and one more whole barrier."""
+    left = waited_for(code[pc], counter)
+    assert left is not None
+    # A state is how far a path has come: 0 before the barrier's wait, 1 after it, 2 with the stronger wait, 3 signalled again.
+    pending, seen = [(s, 0) for s in successors(code, pc)], set()
+    while pending:
+        at, state = pending.pop()
+        if (at, state) in seen:
+            continue
+        seen.add((at, state))
+        name, again = code[at].name, waited_for(code[at], counter)
+        if name.startswith("tensor_") or (state and name.startswith("ds_")):
+            return False
+        if again is not None and again <= left and state == 1:
+            state = 2
+        elif name == "s_barrier_wait" and state == 3:
+            continue
+        elif name == "s_barrier_wait" and state == 0:
+            state = 1
+        elif name == "s_barrier_signal" and state == 2:
+            state = 3
+        pending += [(s, state) for s in successors(code, at)]
+    return True
+
+
+def why_redundant(code: Code, mutant: Mutant) -> str | None:
+    """Return the name of the proof that the removed wait changes nothing, None if there is no proof."""
+    instruction = code[mutant.pc]
     counter = instruction.name.removeprefix("s_wait_")
-    if counter not in _COUNTED:
-        return False
-    return most_outstanding(code, counter)[pc] <= instruction.operands[0].value
+    if not instruction.name.startswith("s_wait_"):
+        return None
+    if counter == "alu":
+        vector_memory = any(i.name.startswith(("global_load", "global_store", "scratch_")) for i in code)
+        waits_for_results = instruction.operands[0].value >> 12 != _NO_RESULT_WAIT
+        if vector_memory or waits_for_results:
+            return None
+        return "waits_for_nothing" if waits_for_nothing(code, mutant.pc, "vm_vsrc") else None
+    proofs = [waits_for_nothing]
+    proofs += {"dscnt": [is_made_up_for], "tensorcnt": [publishes_what_nobody_reads]}.get(counter, [])
+    return next((proof.__name__ for proof in proofs if proof(code, mutant.pc, counter)), None)
