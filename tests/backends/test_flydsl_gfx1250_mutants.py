@@ -16,7 +16,6 @@ from mxgemm.backends.base import Accumulation
 from mxgemm.errors import MXError
 
 emulator = pytest.importorskip("mxgemm.emulator")
-Kind = pytest.importorskip("mxgemm.emulator.instruction").Kind
 
 pytestmark = [pytest.mark.emulated, needs_compiler]
 
@@ -76,60 +75,11 @@ def waits() -> list[emulator_mutants.Mutant]:
     return [mutant for mutant in found if mutant.kind in WAITS]
 
 
-def registers(instruction) -> set[int]:
-    """Vector registers that an instruction names."""
-    named = {
-        number
-        for operand in instruction.operands
-        if operand.kind is Kind.VECTOR
-        for number in range(operand.index, operand.index + operand.words)
-    }
-    return named | registers(instruction.second) if instruction.second else named
-
-
-def later_waits_cover(code, pc: int) -> bool:
-    """Return whether a wait for all LDS loads at `pc` can be proven to be made up for by later ones.
-
-    True if, on every path from it, no register that a load before it fills is named, and no barrier
-    signalled, before later waits have forced that load; loads arrive in order. Only for a wait that
-    no loop contains.
-    """
-    if any(i.target is not None and i.target <= pc <= at for at, i in enumerate(code)):
-        return False
-    start = max(n for n in range(pc) if code[n].name == "s_wait_dscnt" or n == 0)
-    loads = [registers(i) for i in code[start:pc] if i.name.startswith("ds_load")]
-    paths, seen = [(pc + 1, len(loads), 0)], set()
-    while paths:
-        state = at, left, issued = paths.pop()
-        instruction = code[at]
-        if instruction.name == "s_wait_dscnt":
-            left = min(left, max(0, instruction.operands[0].value - issued))
-        if left == 0 or state in seen:
-            continue
-        seen.add(state)
-        waited_for = set().union(*loads[len(loads) - left :])
-        if instruction.name == "s_barrier_signal" or registers(instruction) & waited_for:
-            return False
-        issued += instruction.name.startswith("ds_")
-        if instruction.name not in ("s_endpgm", "s_branch"):
-            paths.append((at + 1, left, issued))
-        if instruction.target is not None:
-            paths.append((instruction.target, left, issued))
-    return True
-
-
-def is_proven(code, mutant: emulator_mutants.Mutant) -> bool:
-    if mutant.kind == "no-dscnt" and code[mutant.pc].operands[0].value == 0:
-        return emulator_mutants.wait_is_redundant(code, mutant.pc) or later_waits_cover(
-            code, mutant.pc
-        )
-    return emulator_mutants.wait_is_redundant(code, mutant.pc)
-
-
 def test_every_wait_and_barrier_is_needed(run):
     assert all(run(listing(), *each) for each in RUNS)
     code = emulator.Machine("gfx1250").load(listing()).instructions
     mutants = waits()
     assert {mutant.kind for mutant in mutants} == set(WAITS)
     survivors = [m for m in mutants if all(run(m.text, *each) for each in RUNS)]
-    assert [f"{m.name} {m.line}" for m in survivors if not is_proven(code, m)] == []
+    unproven = [m for m in survivors if emulator_mutants.why_redundant(code, m) is None]
+    assert [f"{m.name} {m.line}" for m in unproven] == []
