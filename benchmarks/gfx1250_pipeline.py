@@ -2,8 +2,8 @@
 
     python benchmarks/gfx1250_pipeline.py docs/gfx1250.svg
 
-The x axis is program order (instructions issued, averaged over the four waves), not time. A fill ends
-where the program first waits for it, which is the latest moment it may end.
+The x axis is program order (instructions issued, averaged over the four waves), not time. A fill
+ends where the program first waits for it, which is the latest moment it may end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mxgemm.problem import GemmProblem
 from mxgemm.tensor import MXTensor
 
 mpl.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  after the choice of a canvas
+import matplotlib.pyplot as plt
 
 M, N, K_TILES = 256, 256, 20
 WAVES, STAGES, GROUP = 4, 3, 8
@@ -53,7 +53,7 @@ def traced() -> tuple[object, tuple[object, ...]]:
     return result.trace, Machine("gfx1250").load(kernel.code_object).instructions
 
 
-def spans(trace, code) -> tuple[dict, dict]:  # noqa: ANN001
+def spans(trace, code) -> tuple[dict, dict]:
     """Return {wave: [(number, issue, end)]} of the tensor loads and of the LDS code loads."""
     copies, reads = defaultdict(list), defaultdict(list)
     for event in range(len(trace)):
@@ -69,13 +69,13 @@ def spans(trace, code) -> tuple[dict, dict]:  # noqa: ANN001
 
 
 def sent(number: int, wave: int) -> tuple[str, int] | None:
-    """Return what a wave's transfer number `number` is: ("tile", t), ("scales", group), or None past
+    """Return what transfer `number` of a wave is: ("tile", t), ("scales", group), or None past
     K.
     """
     if number == 0:
         return "scales", wave // 2
     tile = number - 1
-    if wave >= 2 and tile >= STAGES and (tile - STAGES) % GROUP == GROUP - 1:  # noqa: PLR2004
+    if wave >= 2 and tile >= STAGES and (tile - STAGES) % GROUP == GROUP - 1:
         group = (tile - STAGES) // GROUP + 2
         return ("scales", group) if group * GROUP < K_TILES else None
     return ("tile", tile) if tile < K_TILES else None
