@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from mxgemm import settings
 from mxgemm.backends.base import Backend, GemmPlan, Rejection, RejectionCode
+from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas
+from mxgemm.backends.flydsl_gfx1250 import FlyDSLGfx1250
 from mxgemm.backends.native_cpu import NativeCpu
 from mxgemm.backends.reference import Reference, ReferenceFP32
 from mxgemm.errors import BackendUnavailable, UnsupportedProblem
@@ -19,6 +21,9 @@ from mxgemm.problem import GemmProblem
 logger = logging.getLogger("mxgemm")
 
 BACKENDS: tuple[Backend, ...] = (
+    CudaHopper(),
+    CudaHopperCublas(),
+    FlyDSLGfx1250(),
     NativeCpu(),
     Reference(),
     ReferenceFP32(),

@@ -1,0 +1,222 @@
+"""Which Hopper kernel does a problem, and in which configuration: plain data, chosen without a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mxgemm.problem import GemmProblem, Numerics
+from mxgemm.runtime.nvrtc import Source
+
+NUM_MULTIPROCESSORS = 132
+"""Of an H100 or H200 SXM; only the choice between configurations uses it, launches ask the device."""
+
+BLOCK = 32
+TILE_K = 128
+POWERS_MULTIPLE = 128
+"""Row powers are stored for a multiple of this many rows."""
+
+FOLD_WARPS = 8
+"""Warps of a block of the fold."""
+
+FEW_ROWS = 512
+"""Up to here the fold gives a row a whole block instead of a warp: the rows cannot fill the device."""
+
+FOLDED_TILE = 128
+FOLDED_THREADS = 384
+FOLDED_BOX = (FOLDED_TILE, TILE_K)
+OUTPUT_BOX = (64, 64)
+FOLDED_SHARED_BYTES = (
+    6 * 2 * FOLDED_TILE * TILE_K + 2 * 2 * 64 * 128 + 2 * 2 * 2 * 192 + 2 * 6 * 8 + 16
+)
+FOLDED_SUM_ROWS = 64
+
+PACKED_TILE_ROWS = 64
+PACKED_TILE_BYTES = PACKED_TILE_ROWS * TILE_K // 2 + PACKED_TILE_ROWS * TILE_K // BLOCK
+PACKED_EARLY_STAGES = 12
+"""Stages of weights asked for while the fold of the activations still runs, about its 2 us."""
+
+SHARED_BYTES = 232448
+"""Of a block on Hopper: 227 KiB."""
+
+PACKED_LARGEST_M = 512
+"""Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of tokens."""
+
+ALIGNMENT = 256
+"""Of every buffer inside the workspace."""
+
+MAX_TICKETS = 256
+"""One a multiprocessor; the fold zeroes them with one block."""
+
+DTYPE_CODES = {None: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedConfig:
+    """gemm_folded.cu: both operands E4M3.
+
+    Attributes:
+        strict: promote every 32 k instead of every 128.
+        plain: D is 16 bits wide and gets alpha * product and nothing else; it leaves by TMA where its rows allow.
+        dtype: of D.
+    """
+
+    strict: bool
+    plain: bool
+    dtype: torch.dtype
+
+    @property
+    def source(self) -> Source:
+        """The translation unit."""
+        return Source(
+            HERE / "gemm_folded.cu",
+            (
+                ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
+                ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConfig:
+    """gemm_packed.cu: the weight decoded in registers.
+
+    Attributes:
+        tokens: rows of A in a tile: 8, 16, 32, 64 or 128.
+        split: warpgroups that share the contraction of a tile.
+        row_groups: groups of 64 weight rows in a tile, one or more warpgroups each.
+        stages: of the ring of copies.
+        strict: promote every 32 k instead of every 128.
+        decode_ahead: decode the next stage's weights under the multiplications of this one's.
+    """
+
+    tokens: int
+    split: int
+    row_groups: int
+    stages: int
+    strict: bool = False
+    decode_ahead: bool = False
+
+    @property
+    def source(self) -> Source:
+        """The translation unit."""
+        return Source(
+            HERE / "gemm_packed.cu",
+            (
+                ("MX_TOKENS", self.tokens),
+                ("MX_SPLIT", self.split),
+                ("MX_ROW_GROUPS", self.row_groups),
+                ("MX_STAGES", self.stages),
+                ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
+                ("MX_DECODE_AHEAD", int(self.decode_ahead)),
+            ),
+        )
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the consumer warpgroups and the producer's."""
+        return 128 * (self.split * self.row_groups + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block; kSharedBytes of the source."""
+        consumers = self.split * self.row_groups
+        stage = self.tokens * TILE_K + self.row_groups * PACKED_TILE_BYTES
+        sums = consumers * self.tokens * PACKED_TILE_ROWS * 4
+        powers = consumers * 4 * (PACKED_TILE_ROWS + self.tokens)
+        return self.stages * stage + sums + powers + 8 * 16 + 16 * self.stages
+
+
+@dataclass(frozen=True, slots=True)
+class HopperConfig:
+    """What a plan holds: a kernel for folded weights and one for packed weights, where that is worth its while."""
+
+    folded: FoldedConfig
+    packed: PackedConfig | None
+    launchers: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The host side, made at the first call on a device."""
+
+    def __str__(self) -> str:
+        promotion = "promoted every 32" if self.folded.strict else "promoted every 128"
+        text = f"e4m3 wgmma {promotion}; folded 128x128x128"
+        if self.packed is None:
+            return text
+        packed = self.packed
+        return (
+            f"{text}; packed weight {packed.row_groups * PACKED_TILE_ROWS}x{packed.tokens}x{TILE_K}, "
+            f"k split {packed.split}"
+        )
+
+
+def choose(problem: GemmProblem) -> HopperConfig:
+    """Return the configuration for a problem that the backend accepts."""
+    strict = problem.numerics is Numerics.STRICT
+    epilogue = problem.epilogue
+    extras = (epilogue.bias, epilogue.aux_out, epilogue.aux_in, epilogue.c)
+    bare = str(epilogue.activation) == "none" and not epilogue.bias_grad
+    plain = bare and all(extra is None for extra in extras)
+    sixteen_bits = problem.out_dtype.itemsize == 2
+    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype)
+    return HopperConfig(folded, _packed(problem))
+
+
+def _packed(problem: GemmProblem) -> PackedConfig | None:
+    m, n, strict = problem.m, problem.n, problem.numerics is Numerics.STRICT
+    if m <= 16:
+        return PackedConfig(8 if m <= 8 else 16, 4, 1, 16, strict)
+    if m <= 32:
+        return PackedConfig(32, 4, 1, 16, strict)
+    if m <= 64:
+        return PackedConfig(64, 4, 1, 8, strict)
+    if m > PACKED_LARGEST_M:
+        return None
+    wide_tiles = -(-m // 128) * -(-n // 128)
+    if wide_tiles * 4 < NUM_MULTIPROCESSORS * 3:
+        return PackedConfig(128, 2, 1, 6, strict, decode_ahead=not strict)
+    return PackedConfig(128, 1, 2, 6, strict, decode_ahead=not strict)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """Return the smallest multiple that holds `value`."""
+    return -(-value // multiple) * multiple
+
+
+@dataclass(frozen=True, slots=True)
+class Areas:
+    """Offsets of a call's intermediate buffers in its one allocation, and its size; in bytes."""
+
+    a_folded: int
+    a_powers: int
+    b_folded: int
+    b_powers: int
+    sums: int
+    tickets: int
+    nbytes: int
+
+
+def areas(problem: GemmProblem, config: HopperConfig) -> Areas:
+    """Return where the intermediate buffers of a call lie; what a prepared operand brings along takes no room.
+
+    A packed weight may have to be unpacked, and a smaller configuration may write fewer sums: the areas are the largest.
+    """
+    k = problem.k
+    a_rows = 0 if problem.a.prepared_by else problem.m
+    b_rows = 0 if problem.b.prepared_by and config.packed is not None else problem.n
+    sum_rows = config.packed.tokens if config.packed is not None else FOLDED_SUM_ROWS
+    sum_groups = -(-problem.m // min(sum_rows, FOLDED_SUM_ROWS))
+    sizes = (
+        a_rows * k,
+        2 * round_up(a_rows, POWERS_MULTIPLE),
+        b_rows * k,
+        2 * round_up(b_rows, POWERS_MULTIPLE),
+        4 * sum_groups * problem.n if problem.epilogue.bias_grad else 0,
+        4 * MAX_TICKETS,
+    )
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + round_up(size, ALIGNMENT))
+    return Areas(*offsets)

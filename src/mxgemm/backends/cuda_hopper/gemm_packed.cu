@@ -1,0 +1,468 @@
+// D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see pack.cu) and decoded in registers.
+//
+// Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers int16; b: tiles of 64 rows
+//            x 128 k, 4352 bytes each, [rows / 64][k / 128], powers int16, padded to 128 rows.
+// Tile walk  persistent; a tile is kTokens rows of A x kRowGroups * 64 rows of B; tokens fastest, so that a tile of B is
+//            read from memory once.
+// Roles      the last warpgroup: a thread of each warp issues copies; kRowGroups * kSplit consumer warpgroups, each 64 rows of B,
+//            kSplit of them taking turns along k, a stage each.
+// Pipeline   stages of kRowGroups tiles of B | one box of A; full barriers by copy bytes, empty ones by warps.
+//            The first stages' B is on its way before the previous kernel in the stream (the fold of A) has finished.
+// Numbers    B is the 64-row operand of wgmma: 8 codes become 8 E4M3 bytes by 7 instructions and a table row, go in by
+//            registers, and D comes out transposed. Promotion and wide rows as in gemm_folded.cu.
+// Epilogue   partial sums -> shared memory -> added over kSplit in order, scaled, finished by epilogue.cuh.
+// Limits     k % 32 == 0, k > 0.
+#include "e2m1.cuh"
+#include "epilogue.cuh"
+#include "ptx.cuh"
+#include "wgmma.cuh"
+
+#ifndef MX_TOKENS
+#define MX_TOKENS 8
+#endif
+#ifndef MX_SPLIT
+#define MX_SPLIT 4
+#endif
+#ifndef MX_ROW_GROUPS
+#define MX_ROW_GROUPS 1
+#endif
+#ifndef MX_STAGES
+#define MX_STAGES 16
+#endif
+#ifndef MX_STEPS_PER_PROMOTION
+#define MX_STEPS_PER_PROMOTION 4
+#endif
+#ifndef MX_DECODE_AHEAD
+#define MX_DECODE_AHEAD (MX_TOKENS >= 128)
+#endif
+
+constexpr int kTokens = MX_TOKENS, kSplit = MX_SPLIT, kRowGroups = MX_ROW_GROUPS;
+constexpr int kStages = MX_STAGES;
+constexpr int kTileK = 128, kTileRows = 64;
+constexpr int kStepK = 32, kSteps = kTileK / kStepK;
+constexpr int kConsumers = kSplit * kRowGroups;
+constexpr int kConsumerThreads = kConsumers * kWarpgroup;
+constexpr int kThreads = kConsumerThreads + kWarpgroup;
+// A stage must always be filled by the same producer: two would lose count of its laps.
+constexpr int kProducers = kStages % 4 == 0 ? 4 : kStages % 3 == 0 ? 3 : kStages % 2 == 0 ? 2 : 1;
+constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
+constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 152 : 112;
+static_assert(kConsumers >= 2 && kConsumers <= 4, "registers are shared out for 2 to 4 consumers");
+constexpr int kAccumulators = kTokens / 2;
+constexpr int kWideRow = 0x4000;
+constexpr int kEasyPower = 60;
+
+// A packed tile: codes [warp 4][half 2][lane 32][16 bytes], table offsets [warp 4][row 8][half 2][step 4].
+constexpr int kTileCodeBytes = kTileRows * kTileK / 2;
+constexpr int kTileBytes = kTileCodeBytes + kTileRows * kSteps;
+constexpr int kBoxBytes = kTokens * kTileK;
+
+// Shared memory, in bytes from a 1024-byte boundary: boxes of A first, since the swizzle wants that boundary.
+constexpr int kStageTiles = kRowGroups * kTileBytes;
+constexpr int kTilesOffset = kStages * kBoxBytes;
+constexpr int kSumsOffset = kTilesOffset + kStages * kStageTiles;
+constexpr int kSumsBytes = kTokens * kTileRows * 4;  // of one consumer
+static_assert(kSumsBytes >= 4 * kSteps * (kTokens + kTileRows), "wide stages keep their powers there");
+constexpr int kPowersOffset = kSumsOffset + kConsumers * kSumsBytes;
+constexpr int kPowersBytes = 4 * (kTileRows + kTokens);  // of one consumer
+constexpr int kTableOffset = kPowersOffset + kConsumers * kPowersBytes;
+constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
+constexpr int kSharedBytes = kBarriersOffset + 16 * kStages;
+static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
+
+// Mirrored by launch.py, field by field.
+struct PackedGemm {
+  Epilogue epilogue;
+  const u8* tiles;
+  const i16* a_powers;
+  const i16* b_powers;
+  const u8* a_scales;  // E8M0 [m, k / 32], read for wide rows
+  const u8* b_scales;
+  long long a_scales_pitch, b_scales_pitch;
+  int m, n, k;
+  int early;  // stages whose B is asked for before the previous kernel has finished; 0 when A is there already
+};
+
+struct Walk {
+  int token_tiles, count, groups;  // groups of 128 k, a stage each
+
+  DEVICE Walk(const PackedGemm& g)
+      : token_tiles((g.m + kTokens - 1) / kTokens),
+        count(token_tiles * ((g.n + kRowGroups * kTileRows - 1) / (kRowGroups * kTileRows))),
+        groups((g.k + kTileK - 1) / kTileK) {}
+
+  DEVICE int token(int tile) const { return tile % token_tiles * kTokens; }
+  DEVICE int row(int tile) const { return tile / token_tiles * (kRowGroups * kTileRows); }
+};
+
+struct Cursor {
+  int stage = 0;
+  u32 parity = 0;
+
+  DEVICE void advance(int stages) {
+    const int laps = (stage + stages) / kStages;
+    stage += stages - laps * kStages;
+    parity ^= laps % 2;
+  }
+};
+
+struct Shared {
+  u32 base;
+
+  DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
+  DEVICE u32 tile(int stage, int row_group) const {
+    return base + kTilesOffset + stage * kStageTiles + row_group * kTileBytes;
+  }
+  DEVICE u32 sums(int consumer) const { return base + kSumsOffset + consumer * kSumsBytes; }
+  DEVICE u32 powers(int consumer) const { return base + kPowersOffset + consumer * kPowersBytes; }
+  DEVICE u32 table() const { return base + kTableOffset; }
+  DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
+  DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
+};
+
+// One thread of each warp of the last warpgroup; the warps take turns along k, since one thread alone is too slow.
+struct Producer {
+  const PackedGemm& g;
+  const TensorMap& a;
+  Shared shared;
+  Walk walk;
+  int warp;
+
+  // Starts the copies of B's tiles of a group into a stage of the ring; `rows` are the tiles of the block's first 64 rows.
+  DEVICE void load_tiles(const u8* rows, int group, int stage) const {
+    mbarrier_expect(shared.full(stage), kStageTiles + kBoxBytes);
+#pragma unroll
+    for (int i = 0; i < kRowGroups; ++i) {
+      bulk_load(shared.tile(stage, i), rows + (i * walk.groups + group) * kTileBytes, kTileBytes,
+                shared.full(stage));
+    }
+  }
+
+  DEVICE void load_box(int token, int group, int stage) const {
+    tma_load(shared.box(stage), &a, shared.full(stage), group * kTileK, token);
+  }
+
+  DEVICE const u8* tiles(int row) const {
+    return g.tiles + static_cast<long long>(row / kTileRows) * walk.groups * kTileBytes;
+  }
+
+  DEVICE void run() const {
+    if (blockIdx.x >= walk.count) return;
+    int token = walk.token(blockIdx.x);
+    const u8* rows = tiles(walk.row(blockIdx.x));
+    const int early = min(g.early, min(kStages, walk.groups));
+    for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
+    wait_for_previous_grid();
+    for (int group = warp; group < early; group += kProducers) load_box(token, group, group);
+    Cursor base;
+    int first = early;  // groups before are on their way
+    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
+      if (tile != blockIdx.x) {
+        token = walk.token(tile);
+        rows = tiles(walk.row(tile));
+      }
+      // Groups are counted from the stage that the tile begins with, so that a warp keeps to its own stages.
+      const int mine = (warp + kProducers - base.stage % kProducers) % kProducers;
+      Cursor cursor = base;
+      cursor.advance(mine);
+      for (int group = mine; group < walk.groups; group += kProducers) {
+        if (group >= first) {
+          mbarrier_wait(shared.empty(cursor.stage), cursor.parity ^ 1);
+          load_tiles(rows, group, cursor.stage);
+          load_box(token, group, cursor.stage);
+        }
+        cursor.advance(kProducers);
+      }
+      base.advance(walk.groups);
+      first = 0;
+    }
+  }
+};
+
+struct Consumer {
+  const PackedGemm& g;
+  Shared shared;
+  int index, split, row_group, warp, lane, thread;
+  Cursor filled;
+
+  DEVICE Consumer(const PackedGemm& gemm, Shared s)
+      : g(gemm),
+        shared(s),
+        index(threadIdx.x / kWarpgroup),
+        split(index % kSplit),
+        row_group(index / kSplit),
+        warp(threadIdx.x / kWarp % 4),
+        lane(threadIdx.x % kWarp),
+        thread(threadIdx.x % kWarpgroup) {}
+
+  DEVICE void sync_splits() const { named_barrier(1 + row_group, kSplit * kWarpgroup); }
+
+  // Powers of this consumer's rows and of the tokens to shared memory, as int32; returns the largest magnitude.
+  DEVICE int fetch_powers(int token, int row) const {
+    const u32 target = shared.powers(index);
+    int largest = 0;
+    for (int i = thread; i < kTileRows + kTokens; i += kWarpgroup) {
+      const int token_at = token + i - kTileRows;
+      const int power = i < kTileRows     ? g.b_powers[row + i]
+                        : token_at < g.m ? g.a_powers[token_at]
+                                          : 0;
+      store_shared_u32(target + 4 * i, power);
+    }
+    named_barrier(1 + kRowGroups + index, kWarpgroup);
+    for (int i = lane; i < kTileRows + kTokens; i += kWarp) {
+      largest = max(largest, abs(static_cast<int>(load_shared_u32(target + 4 * i))));
+    }
+    return __reduce_max_sync(~0u, static_cast<u32>(largest));
+  }
+
+  DEVICE int row_power(int row) const { return load_shared_u32(shared.powers(index) + 4 * row); }
+  DEVICE int token_power(int token) const { return row_power(kTileRows + token); }
+
+  // The 64 x 128 fragments of this warpgroup's tile in the stage under the cursor.
+  DEVICE void decode(u32 (&fragments)[kSteps][4]) const {
+    const u32 tile = shared.tile(filled.stage, row_group);
+    const u32 codes = tile + warp * 1024 + lane * 16;
+    const U32x4 low = load_shared_u32x4(codes), high = load_shared_u32x4(codes + 512);
+    const U32x2 offsets = load_shared_u32x2(tile + kTileCodeBytes + warp * 64 + lane / 4 * 8);
+    const u32 low_words[kSteps] = {low.x, low.y, low.z, low.w};
+    const u32 high_words[kSteps] = {high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const U32x2 low_entry =
+          load_shared_u32x2(shared.table() + permute_bytes(offsets.x, 0, 0x4440 + step));
+      const U32x2 high_entry =
+          load_shared_u32x2(shared.table() + permute_bytes(offsets.y, 0, 0x4440 + step));
+      const U32x2 upper = fold_tile_word(low_words[step], low_entry);
+      const U32x2 lower = fold_tile_word(high_words[step], high_entry);
+      fragments[step][0] = upper.x;
+      fragments[step][1] = lower.x;
+      fragments[step][2] = upper.y;
+      fragments[step][3] = lower.y;
+    }
+  }
+
+  DEVICE void wait_full() const { mbarrier_wait(shared.full(filled.stage), filled.parity); }
+
+  DEVICE void release() {
+    if (lane == 0) mbarrier_arrive(shared.empty(filled.stage));
+    filled.advance(kSplit);
+  }
+
+  DEVICE u64 box() const { return wgmma_descriptor(shared.box(filled.stage)); }
+
+  DEVICE static void add(float (&total)[kAccumulators], float (&sum)[kAccumulators]) {
+    pin(sum);
+#pragma unroll
+    for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
+  }
+
+  DEVICE static void start(float (&sum)[kAccumulators], const u32 (&fragments)[kSteps][4], u64 b) {
+    pin(sum);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      Wgmma<kTokens>::registers(sum, fragments[step], b + 2 * step, step > 0);
+    }
+    wgmma_commit();
+  }
+
+  // One stage: decode, multiply, promote.
+  DEVICE void sum_stage(float (&total)[kAccumulators]) {
+    float sum[kAccumulators];
+    u32 fragments[kSteps][4];
+    decode(fragments);
+    if constexpr (MX_STEPS_PER_PROMOTION == kSteps) {
+      start(sum, fragments, box());
+      wgmma_wait<0>();
+      add(total, sum);
+    } else {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        pin(sum);
+        wgmma_fence();
+        Wgmma<kTokens>::registers(sum, fragments[step], box() + 2 * step, 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        add(total, sum);
+      }
+    }
+  }
+
+  // This warpgroup's `count` stages, the next one's codes decoded while the tensor cores work on this one's.
+  DEVICE void sum_ahead(float (&total)[kAccumulators], int count) {
+    float sum[kAccumulators];
+    u32 now[kSteps][4], next[kSteps][4];
+    auto advance = [&](u32(&current)[kSteps][4], u32(&following)[kSteps][4], bool more) {
+      start(sum, current, box());
+      const Cursor old = filled;
+      filled.advance(kSplit);
+      if (more) {
+        wait_full();
+        decode(following);
+      }
+      wgmma_wait<0>();
+      if (lane == 0) mbarrier_arrive(shared.empty(old.stage));
+      add(total, sum);
+    };
+    if (count == 0) return;
+    wait_full();
+    decode(now);
+#pragma unroll 1
+    for (; count > 2; count -= 2) {
+      advance(now, next, true);
+      advance(next, now, true);
+    }
+    advance(now, next, count == 2);
+    if (count == 2) advance(next, now, false);
+  }
+
+  DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int block, int power) const {
+    const int blocks = g.k / kStepK;
+    if (power != kWideRow) return power;
+    return row < rows && block < blocks ? scales[row * pitch + block] -
+                                              (127 + kFoldTop)
+                                        : 0;
+  }
+
+  // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and exact.
+  DEVICE void sum_stage_wide(float (&total)[kAccumulators], int token, int row, int group) {
+    const u32 tokens = shared.sums(index);  // int32 [steps][tokens], in the idle buffer of the sums
+    const u32 rows = tokens + kSteps * kTokens * 4;
+    named_barrier(1 + kRowGroups + index, kWarpgroup);
+    for (int i = thread; i < kSteps * (kTokens + kTileRows); i += kWarpgroup) {
+      const bool is_token = i < kSteps * kTokens;
+      const int at = is_token ? i % kTokens : (i - kSteps * kTokens) % kTileRows;
+      const int step = is_token ? i / kTokens : (i - kSteps * kTokens) / kTileRows;
+      const int block = group * kSteps + step;
+      store_shared_u32(
+          tokens + 4 * i,
+          is_token ? block_power(g.a_scales, g.a_scales_pitch, token + at, g.m, block, token_power(at))
+                   : block_power(g.b_scales, g.b_scales_pitch, row + at, g.n, block, row_power(at)));
+    }
+    named_barrier(1 + kRowGroups + index, kWarpgroup);
+    float sum[kAccumulators];
+    u32 fragments[kSteps][4];
+    decode(fragments);
+    const u32 upper = rows + (warp * 16 + lane / 4) * 4;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      pin(sum);
+      wgmma_fence();
+      Wgmma<kTokens>::registers(sum, fragments[step], box() + 2 * step, 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(sum);
+      const int p0 = load_shared_u32(upper + step * kTileRows * 4);
+      const int p1 = load_shared_u32(upper + step * kTileRows * 4 + 32);
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const U32x2 q =
+            load_shared_u32x2(tokens + (step * kTokens + i * 2 + lane % 4 * 2) * 4);
+        const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
+        total[i] += scale_by_power(sum[i], p0 + q0);
+        total[i + 1] += scale_by_power(sum[i + 1], p0 + q1);
+        total[i + 2] += scale_by_power(sum[i + 2], p1 + q0);
+        total[i + 3] += scale_by_power(sum[i + 3], p1 + q1);
+      }
+    }
+  }
+
+  // Address of (token, row) of a consumer's sums: 32 bytes move by the token, so that a warp's stores fall into all banks.
+  DEVICE u32 place(int consumer, int token, int row) const {
+    return shared.sums(consumer) + (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
+  }
+
+  DEVICE void finish(const float (&total)[kAccumulators], int token, int row, int largest) const {
+    const int upper = warp * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += 4) {
+      const int at = i * 2 + lane % 4 * 2;
+      store_shared_f32(place(index, at, upper), total[i]);
+      store_shared_f32(place(index, at + 1, upper), total[i + 1]);
+      store_shared_f32(place(index, at, upper + 8), total[i + 2]);
+      store_shared_f32(place(index, at + 1, upper + 8), total[i + 3]);
+    }
+    sync_splits();
+    const bool scaled = largest == kWideRow, easy = largest <= kEasyPower;
+    auto product = [&](int at, int pair) {
+      F32x2 v = {0.f, 0.f};
+#pragma unroll
+      for (int i = 0; i < kSplit; ++i) {
+        const F32x2 part = load_shared_f32x2(place(row_group * kSplit + i, at, 2 * pair));
+        v = {v.x + part.x, v.y + part.y};
+      }
+      if (scaled) return v;
+      const int q = token_power(at);
+      const int p0 = row_power(2 * pair), p1 = row_power(2 * pair + 1);
+      if (easy) {
+        const float s = power_of_two(q);
+        return F32x2{v.x * power_of_two(p0) * s, v.y * power_of_two(p1) * s};
+      }
+      return F32x2{scale_by_power(v.x, p0 + q), scale_by_power(v.y, p1 + q)};
+    };
+    finish_rows<kTokens, kSplit * kWarpgroup>(g.epilogue, product, token, row,
+                                              shared.sums(row_group * kSplit), 1 + row_group);
+    sync_splits();
+  }
+
+  DEVICE void run() {
+    const Walk walk(g);
+    wait_for_previous_grid();
+    Cursor base;
+    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
+      const int token = walk.token(tile), row = walk.row(tile) + row_group * kTileRows;
+      const int largest = fetch_powers(token, row);
+      float total[kAccumulators];
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
+      filled = base;
+      filled.advance(split);
+      if (largest == kWideRow) {
+#pragma unroll 1
+        for (int group = split; group < walk.groups; group += kSplit) {
+          wait_full();
+          sum_stage_wide(total, token, row, group);
+          release();
+        }
+      } else if (MX_DECODE_AHEAD && MX_STEPS_PER_PROMOTION == kSteps) {
+        sum_ahead(total, (walk.groups - split + kSplit - 1) / kSplit);
+      } else {
+#pragma unroll 1
+        for (int group = split; group < walk.groups; group += kSplit) {
+          wait_full();
+          sum_stage(total);
+          release();
+        }
+      }
+      base.advance(walk.groups);
+      finish(total, token, row, largest);
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    gemm_packed(const __grid_constant__ TensorMap a, const __grid_constant__ PackedGemm g) {
+  extern __shared__ __align__(1024) u8 memory[];
+  const Shared shared{shared_address(memory)};
+
+  // Prologue
+  if (threadIdx.x == kConsumerThreads) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(shared.full(stage), 1);
+      mbarrier_init(shared.empty(stage), kRowGroups * 4);
+    }
+    mbarrier_init_fence();
+  }
+  fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
+  __syncthreads();
+
+  // Steady state, drain and epilogue, by role
+  if (threadIdx.x >= kConsumerThreads) {
+    give_registers<kProducerRegisters>();
+    const int warp = threadIdx.x / kWarp % 4;
+    if (threadIdx.x % kWarp == 0 && warp < kProducers) Producer{g, a, shared, Walk(g), warp}.run();
+  } else {
+    take_registers<kConsumerRegisters>();
+    Consumer(g, shared).run();
+  }
+}

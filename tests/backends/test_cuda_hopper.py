@@ -1,0 +1,389 @@
+"""cuda_hopper beyond the conformance suite: its forms, its windows, its place in streams and graphs,
+and that its kernels compile cleanly without a GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import mxgemm
+import oracles
+from mxgemm import accuracy, dispatch
+from mxgemm.backends.base import Accumulation, GemmPlan, Operand, RejectionCode
+from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas, keep_folded
+from mxgemm.backends.cuda_hopper import config as cfg
+from mxgemm.devices import DeviceSpec
+from mxgemm.epilogue import NO_ARGS, Epilogue, EpilogueArgs
+from mxgemm.problem import GemmProblem, Numerics, OperandSpec
+from mxgemm.quantizers import cuda as quantizer
+from mxgemm.quantizers.options import QuantizeOptions
+from mxgemm.runtime import nvrtc
+from mxgemm.tensor import MXTensor, OperandLayout
+
+BACKEND = CudaHopper()
+HOPPER = DeviceSpec("cuda", "sm_90")
+FORMS = ("canonical", "packed", "folded")
+
+
+def problem(m: int = 64, n: int = 96, k: int = 128, **changes: object) -> GemmProblem:
+    return GemmProblem(m=m, n=n, k=k, device=HOPPER, **changes)  # type: ignore[arg-type]
+
+
+# ---- what is refused, and plans
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"device": DeviceSpec("cpu", "x86_64")}, RejectionCode.DEVICE),
+        ({"device": DeviceSpec("cuda", "sm_100")}, RejectionCode.ARCH),
+        ({"device": DeviceSpec("rocm", "gfx950")}, RejectionCode.DEVICE),
+        (
+            {"a": OperandSpec(layout=OperandLayout.of("row_major", "scale_32x8"))},
+            RejectionCode.LAYOUT,
+        ),
+        ({"b": OperandSpec(prepared_by="native_cpu")}, RejectionCode.LAYOUT),
+        ({"b": OperandSpec(rotation=mxgemm.Rotation(16))}, RejectionCode.ROTATION),
+    ],
+    ids=lambda value: str(value) if isinstance(value, RejectionCode) else "",
+)
+def test_check_says_why_not(changes: dict[str, object], code: RejectionCode) -> None:
+    rejection = BACKEND.check(dataclasses.replace(problem(), **changes))
+    assert rejection is not None
+    assert rejection.code is code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"out_dtype": torch.float32}, RejectionCode.DTYPE),
+        ({"numerics": Numerics.STRICT}, RejectionCode.NUMERICS),
+        ({"epilogue": Epilogue(bias=torch.float32)}, RejectionCode.EPILOGUE),
+        ({"n": 17}, RejectionCode.SHAPE),
+        ({"b": OperandSpec(prepared_by="cuda_hopper")}, RejectionCode.LAYOUT),
+    ],
+    ids=lambda value: str(value) if isinstance(value, RejectionCode) else "",
+)
+def test_the_cublas_plan_says_why_not(changes: dict[str, object], code: RejectionCode) -> None:
+    asked = dataclasses.replace(problem(out_dtype=torch.bfloat16), **changes)
+    rejection = CudaHopperCublas().check(asked)
+    assert rejection is not None
+    assert rejection.code is code
+
+
+def test_the_cublas_plan_is_taken_only_when_named() -> None:
+    assert not CudaHopperCublas().automatic(problem())
+
+
+@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 512, 4096, 4097])
+def test_a_plan_needs_no_device_and_fits_the_shared_memory(m: int) -> None:
+    plan = BACKEND.plan(problem(m=m, n=8192, k=8192))
+    assert isinstance(plan.config, cfg.HopperConfig)
+    assert cfg.FOLDED_SHARED_BYTES <= 232448
+    assert (plan.config.packed is None) == (m > cfg.PACKED_LARGEST_M)
+    if plan.config.packed is not None:
+        assert plan.config.packed.shared_bytes <= 232448
+    assert plan.workspace_bytes >= (m + 8192) * 8192
+
+
+def test_prepared_operands_need_no_workspace_of_their_size() -> None:
+    prepared = OperandSpec(prepared_by="cuda_hopper")
+    plan = BACKEND.plan(problem(m=16, n=8192, k=8192, a=prepared, b=prepared))
+    assert plan.workspace_bytes < 4096
+
+
+def test_accumulation_is_what_the_tensor_core_does() -> None:
+    assert BACKEND.accumulation(problem()) == Accumulation(
+        significand_bits=14, truncates=True, promote_every=128
+    )
+    strict = BACKEND.accumulation(problem(numerics=Numerics.STRICT))
+    assert strict == Accumulation(exact_blocks=True)
+
+
+# ---- the kernels, compiled without a GPU
+
+
+def sources() -> list[nvrtc.Source]:
+    """Every translation unit that a plan or the quantizer's usual options ask for."""
+    found = [nvrtc.Source(cfg.HERE / "pack.cu")]
+    found += [nvrtc.Source(cfg.HERE / "fold.cu", (("MX_WARPS", w),)) for w in (1, cfg.FOLD_WARPS)]
+    for numerics in Numerics:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for m in (8, 16, 32, 64, 128, 1024, 8192):
+                for epilogue in (Epilogue(), Epilogue(bias=dtype)):
+                    asked = problem(
+                        m=m, n=8192, k=8192, out_dtype=dtype, epilogue=epilogue, numerics=numerics
+                    )
+                    config = cfg.choose(asked)
+                    found.append(config.folded.source)
+                    if config.packed is not None:
+                        found.append(config.packed.source)
+    rotation = mxgemm.Rotation(64, signs=5)
+    for dtype in quantizer.INPUT_CODES:
+        for options in (
+            QuantizeOptions(),
+            QuantizeOptions(rule="search"),
+            QuantizeOptions(rounding="stochastic", rotation=rotation, prescale=True),
+            QuantizeOptions(block_2d=True, rotation=mxgemm.Rotation(16)),
+        ):
+            found.append(quantizer.source(dtype, options, along_k=True, along_m=True))
+            found.append(quantizer.source(dtype, options, along_k=True, along_m=False))
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("source", sources(), ids=str)
+def test_kernel_compiles_without_spills_or_serialised_wgmma(source: nvrtc.Source) -> None:
+    compiled = nvrtc.compile_source(source, nvrtc.HOPPER)
+    assert compiled.cubin[:4] == b"\x7fELF"
+    assert not compiled.complaints
+
+
+SERIALISED = """
+#include "wgmma.cuh"
+extern "C" __global__ void __launch_bounds__(128) kernel(float* out, u64 a, u64 b, int count) {
+  float sum[4] = {0.f, 0.f, 0.f, 0.f}, total = 0.f;
+  for (int i = 0; i < count; ++i) {
+    wgmma_fence();
+    Wgmma<8>::shared(sum, a + i, b, 1);
+    wgmma_commit();
+    total += sum[0];
+  }
+  wgmma_wait<0>();
+  out[threadIdx.x] = total + sum[1];
+}
+"""
+SPILLING = """
+extern "C" __global__ void __launch_bounds__(1024, 2) kernel(float* x, int at) {
+  float v[80];
+  for (int i = 0; i < 80; ++i) v[i] = x[i * 1024 + threadIdx.x];
+  x[threadIdx.x] = v[at];
+}
+"""
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("text", [SERIALISED, SPILLING], ids=["serialised", "spilling"])
+def test_the_compile_tier_sees_what_it_is_for(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.cu"
+    path.write_text(text)
+    assert nvrtc.compile_source(nvrtc.Source(path), nvrtc.HOPPER).complaints
+
+
+@pytest.mark.compile
+def test_a_source_that_does_not_compile_gives_its_log(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.cu"
+    path.write_text("nonsense")
+    with pytest.raises(mxgemm.errors.MXError, match="nonsense"):
+        nvrtc.compile_source(nvrtc.Source(path), nvrtc.HOPPER)
+
+
+# ---- on the device
+
+
+def needs_hopper() -> None:
+    rejection = dispatch.probe(BACKEND)
+    if rejection is not None:
+        pytest.skip(str(rejection))
+
+
+def plan_for(a: Operand, b: Operand, **changes: object) -> GemmPlan:
+    spec = mxgemm.matmul.problem_for(a, b, **changes)  # type: ignore[arg-type]
+    assert BACKEND.check(spec) is None
+    return BACKEND.plan(spec)
+
+
+def run(a: Operand, b: Operand, **changes: object) -> torch.Tensor:
+    plan = plan_for(a, b, **changes)
+    shape = (plan.problem.m, plan.problem.n)
+    out = torch.full(shape, torch.nan, dtype=plan.problem.out_dtype, device="cuda")
+    return plan.run(a, b, out, NO_ARGS)
+
+
+def in_form(operand: MXTensor, side: str, form: str) -> Operand:
+    if form == "canonical":
+        return operand
+    if form == "folded":
+        return keep_folded(operand, side)  # type: ignore[arg-type]
+    return plan_for(operand, operand).prepare_b(operand)
+
+
+SIZES = [(1, 8, 32), (5, 130, 96), (16, 64, 160), (40, 300, 2080), (64, 200, 544), (100, 257, 416)]
+SIZES += [(300, 136, 2112), (520, 1000, 1056), (4100, 72, 288)]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_every_form_of_the_operands_gives_the_exact_bits(
+    size: tuple[int, int, int], numerics: Numerics
+) -> None:
+    needs_hopper()
+    m, n, k = size
+    accumulation = BACKEND.accumulation(problem(numerics=numerics))
+    a, b = oracles.exact_operands(m, n, k, accumulation, seed=m + n)
+    exact = accuracy.exact_product(a, b)[0]
+    a, b = a.to("cuda"), b.to("cuda")
+    for form_a in ("canonical", "folded"):
+        for form_b in FORMS:
+            operands = in_form(a, "a", form_a), in_form(b, "b", form_b)
+            for dtype in (torch.float32, torch.bfloat16):
+                out = run(*operands, out_dtype=dtype, numerics=numerics)
+                oracles.assert_same_bits(out, oracles.once_rounded(exact, dtype))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("spread", [14, 15, 40, 250])
+@pytest.mark.parametrize("size", SIZES[1:], ids=str)
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_rows_wider_than_the_window_keep_the_bound(
+    size: tuple[int, int, int], spread: int, numerics: Numerics
+) -> None:
+    """Every row of A holds its largest scale where B is zero, so that what is left of the sum lies at
+    the other end of the window.
+    """
+    needs_hopper()
+    m, n, k = size
+    generator = torch.Generator().manual_seed(spread)
+    a = oracles.random_operand(m, k, generator, scales=(2, 4))
+    b = oracles.random_operand(n, k, generator, scales=(120, 124))
+    a.scales[:, 0] = 3 + spread
+    b.codes[:, :16] = 0
+    accumulation = BACKEND.accumulation(problem(numerics=numerics))
+    product, magnitude = accuracy.exact_product(a, b)
+    bound = accuracy.product_bound(magnitude, a.stored_k, accumulation)
+    for form in FORMS:
+        left, right = a.to("cuda"), in_form(b.to("cuda"), "b", form)
+        out = run(left, right, out_dtype=torch.float32, numerics=numerics)
+        oracles.assert_within(out, product, bound)
+    left, right = b.to("cuda"), in_form(a.to("cuda"), "b", "packed")
+    out = run(left, right, out_dtype=torch.float32, numerics=numerics)
+    oracles.assert_within(out, product.t(), bound.t())
+
+
+@pytest.mark.cuda
+def test_blocks_of_zeros_do_not_narrow_the_window() -> None:
+    """Zero blocks have scale 1; beside values near 2^-60 they must not count."""
+    needs_hopper()
+    a, b = oracles.exact_operands(32, 64, 256, BACKEND.accumulation(problem()), seed=3)
+    a.scales[:] -= 60
+    a.codes[:, 16:48] = 0
+    a.scales[:, 1:3] = 127
+    exact = accuracy.exact_product(a, b)[0]
+    left, right = a.to("cuda"), b.to("cuda")
+    assert int(keep_folded(left, "a").payload.powers[:32].max()) < 0  # type: ignore[attr-defined]
+    for form in FORMS:
+        out = run(left, in_form(right, "b", form), out_dtype=torch.float32)
+        oracles.assert_same_bits(out, exact.float())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("m", [3, 200])
+def test_a_call_is_captured_by_a_graph_and_replays_on_new_values(form: str, m: int) -> None:
+    needs_hopper()
+    accumulation = BACKEND.accumulation(problem())
+    first = oracles.exact_operands(m, 136, 416, accumulation, seed=1)
+    second = oracles.exact_operands(m, 136, 416, accumulation, seed=2)
+    a, b = first[0].to("cuda"), in_form(first[1].to("cuda"), "b", form)
+    plan = plan_for(a, b)
+    out = torch.empty(m, 136, dtype=torch.bfloat16, device="cuda")
+    plan.run(a, b, out, NO_ARGS)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(a, b, out, NO_ARGS)
+    a.codes.copy_(second[0].codes)
+    a.scales.copy_(second[0].scales)
+    out.fill_(torch.nan)
+    graph.replay()
+    exact = accuracy.exact_product(second[0], first[1])[0]
+    oracles.assert_same_bits(out, oracles.once_rounded(exact, torch.bfloat16))
+
+
+@pytest.mark.cuda
+def test_calls_in_two_streams_do_not_disturb_each_other() -> None:
+    needs_hopper()
+    accumulation = BACKEND.accumulation(problem())
+    a, b = oracles.exact_operands(700, 900, 1024, accumulation, seed=4)
+    exact = oracles.once_rounded(accuracy.exact_product(a, b)[0], torch.bfloat16)
+    a, b = a.to("cuda"), b.to("cuda")
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    outs = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                outs.append(run(a, b))
+    torch.cuda.synchronize()
+    for out in outs:
+        oracles.assert_same_bits(out, exact)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("form", FORMS)
+def test_two_runs_agree_bit_for_bit(form: str) -> None:
+    needs_hopper()
+    generator = torch.Generator().manual_seed(0)
+    a = mxgemm.quantize(torch.randn(257, 4096, generator=generator)).to("cuda")
+    b = mxgemm.quantize(torch.randn(520, 4096, generator=generator)).to("cuda")
+    epilogue = Epilogue(dact="relu", aux_in=torch.float32, bias_grad=True)  # type: ignore[arg-type]
+    aux = torch.randn(257, 520, generator=generator).cuda()
+    operand = in_form(b, "b", form)
+    plan = plan_for(a, operand, epilogue=epilogue)
+    results = []
+    for _ in range(3):
+        out = torch.empty(257, 520, dtype=torch.bfloat16, device="cuda")
+        grad = torch.empty(520, device="cuda")
+        plan.run(a, operand, out, EpilogueArgs(aux_in=aux, bias_grad=grad))
+        results.append((out, grad))
+    for out, grad in results[1:]:
+        oracles.assert_same_bits(out, results[0][0])
+        oracles.assert_same_bits(grad, results[0][1])
+
+
+@pytest.mark.cuda
+def test_the_cublas_plan_agrees_bit_for_bit_in_the_exact_regime() -> None:
+    needs_hopper()
+    accumulation = BACKEND.accumulation(problem())
+    a, b = oracles.exact_operands(200, 144, 512, accumulation, seed=6)
+    a, b = a.to("cuda"), b.to("cuda")
+    out = mxgemm.gemm(a, b, backend="cuda_hopper_cublas")
+    oracles.assert_same_bits(out, mxgemm.gemm(a, b, backend="cuda_hopper"))
+
+
+@pytest.mark.cuda
+def test_the_cublas_plan_refuses_wide_rows() -> None:
+    needs_hopper()
+    generator = torch.Generator().manual_seed(0)
+    a = oracles.random_operand(64, 256, generator, scales=(90, 140)).to("cuda")
+    with pytest.raises(mxgemm.errors.UnsupportedProblem, match="wide row"):
+        mxgemm.gemm(a, a, backend="cuda_hopper_cublas")
+
+
+@pytest.mark.cuda
+def test_operands_cut_along_k_are_read_in_place() -> None:
+    needs_hopper()
+    a, b = oracles.exact_operands(70, 90, 512, BACKEND.accumulation(problem()), seed=8)
+    cut_a, cut_b = a.narrow(1, 96, 224), b.narrow(1, 96, 224)
+    exact = accuracy.exact_product(cut_a, cut_b)[0]
+    moved_a, moved_b = a.to("cuda").narrow(1, 96, 224), b.to("cuda").narrow(1, 96, 224)
+    assert not moved_a.codes.is_contiguous()
+    for form in FORMS:
+        out = run(moved_a, in_form(moved_b, "b", form), out_dtype=torch.float32)
+        oracles.assert_same_bits(out, exact.float())
+
+
+@pytest.mark.cuda
+def test_a_misaligned_operand_is_refused_with_the_way_out() -> None:
+    needs_hopper()
+    memory = torch.zeros(64 * 16 + 8, dtype=torch.uint8, device="cuda")
+    codes = memory[8:].view(64, 16)
+    scales = torch.full((64, 1), 127, dtype=torch.uint8, device="cuda")
+    odd = MXTensor.from_parts(codes, scales)
+    with pytest.raises(mxgemm.errors.LayoutMismatch, match="clone"):
+        mxgemm.gemm(odd, odd, backend="cuda_hopper")
