@@ -108,7 +108,7 @@ def mm_contender(
     name: str, x: torch.Tensor, w: torch.Tensor, limit: float, mm: Callable[..., object] = torch.mm
 ) -> Contender:
     """torch's x @ w.T; on fewer rows where the whole would take longer than `limit` seconds."""
-    rows = min(x.shape[0], 32)
+    rows = min(x.shape[0], 128)
     mm(x[:rows], w.t())
     start = time.perf_counter()
     mm(x[:rows], w.t())
@@ -124,7 +124,7 @@ def prepacked_contender(x: torch.Tensor, w: torch.Tensor) -> Contender:
     bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     dtype = torch.bfloat16 if bf16 else torch.float32
     x, w = x.to(dtype), w.to(dtype)
-    packed = torch.ops.mkldnn._reorder_linear_weight(w.to_mkldnn(), x.shape[0])
+    packed = torch.ops.mkldnn._reorder_linear_weight(w, x.shape[0])
     call = torch.ops.mkldnn._linear_pointwise
     return Contender(
         f"onednn_{'bf16' if bf16 else 'fp32'}_prepacked",
