@@ -13,6 +13,7 @@ from mxgemm import settings
 from mxgemm.backends.base import Backend, GemmPlan, Rejection, RejectionCode
 from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas
 from mxgemm.backends.reference import Reference, ReferenceFP32
+from mxgemm.backends.triton_dot_scaled import TritonDotScaled
 from mxgemm.errors import BackendUnavailable, UnsupportedProblem
 from mxgemm.problem import GemmProblem
 
@@ -21,6 +22,7 @@ logger = logging.getLogger("mxgemm")
 BACKENDS: tuple[Backend, ...] = (
     CudaHopper(),
     CudaHopperCublas(),
+    TritonDotScaled(),
     Reference(),
     ReferenceFP32(),
 )
