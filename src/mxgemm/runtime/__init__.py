@@ -1,1 +1,3 @@
-"""What device code of quantizers and backends shares: compilation, loading and the disk cache of kernels."""
+"""What device code of quantizers and backends shares: compilation, loading and the disk cache of
+kernels.
+"""

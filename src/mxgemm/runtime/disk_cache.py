@@ -1,4 +1,6 @@
-"""Files of compiled device code, each built once per machine and content; safe against processes that build the same one."""
+"""Files of compiled device code, each built once per machine and content; processes that build the
+same one do not disturb each other.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def digest(parts: list[str]) -> str:
 def cached(folder: str, name: str, build: Callable[[], bytes]) -> bytes:
     """Return the content of `<cache>/<folder>/<name>`, built and kept when it is not there.
 
-    A cache that cannot be written is no reason to fail: the content is then built anew by every process.
+    A cache that cannot be written is no reason to fail: every process then builds the content anew.
 
     Args:
         folder: relative folder, for people: the kind and architecture of the code.

@@ -36,6 +36,7 @@ def gemm_kernel(
     TILE_K: tl.constexpr,
     GROUP: tl.constexpr,
 ):
+    """Compute one tile of D; pitches are elements from row to row."""
     program = tl.program_id(0)
     tiles_m, tiles_n = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
     per_group = GROUP * tiles_n
