@@ -155,10 +155,8 @@ class HopperConfig:
         if self.packed is None:
             return text
         packed = self.packed
-        return (
-            f"{text}; packed weight {packed.row_groups * PACKED_TILE_ROWS}x{packed.tokens}x{TILE_K}, "
-            f"k split {packed.split}"
-        )
+        rows = packed.row_groups * PACKED_TILE_ROWS
+        return f"{text}; packed weight {rows}x{packed.tokens}x{TILE_K}, k split {packed.split}"
 
 
 def choose(problem: GemmProblem) -> HopperConfig:
@@ -225,7 +223,7 @@ def areas(problem: GemmProblem, config: HopperConfig) -> Areas:
         b_rows * k,
         2 * round_up(b_rows, POWERS_MULTIPLE),
         4 * sum_groups * problem.n if problem.epilogue.bias_grad else 0,
-        4 * MAX_TICKETS,
+        4 * MAX_TICKETS if a_rows or b_rows else 0,
     )
     offsets = [0]
     for size in sizes:

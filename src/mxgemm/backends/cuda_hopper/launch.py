@@ -276,8 +276,10 @@ class Launcher:
         """Fold what is not prepared, multiply, finish; all in torch's current stream, on the
         current device.
         """
-        workspace = torch.empty(self.areas.nbytes, dtype=torch.uint8, device=out.device)
-        start = workspace.data_ptr()
+        start = 0
+        if self.areas.nbytes:
+            workspace = torch.empty(self.areas.nbytes, dtype=torch.uint8, device=out.device)
+            start = workspace.data_ptr()
         stream = cuda_driver.current_stream(self.device)
         sums = start + self.areas.sums if args.bias_grad is not None else 0
         epilogue = self._epilogue(out, args, sums)

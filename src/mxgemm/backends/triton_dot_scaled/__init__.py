@@ -1,9 +1,9 @@
 """triton_dot_scaled: the portable form, Triton's own block-scaled multiplication.
 
 Native FP4 units do it on sm_100 and later and on gfx950; elsewhere Triton decodes to bfloat16
-inside the kernel, which on Hopper runs at about a fifth of `cuda_hopper`. Taken only when named: it serves
-as an independent witness and as a peer in benchmarks. An epilogue other than alpha is done by torch
-on the FP32 product.
+inside the kernel, which on Hopper runs at about a sixth of `cuda_hopper`. Taken only when named: it
+serves as an independent witness and as a peer in benchmarks. An epilogue other than alpha is done
+by torch on the FP32 product.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Operands   codes [rows, k/2] uint8, low nibble = even k; scales [rows, k/32] uint8 (E8M0)
 Tile walk  one program a tile, groups of tile rows walked column by column (operand reuse in L2)
-Numbers    native block-scaled multiplication where the target has one, else Triton's own decoding to
-           bfloat16 in the kernel; FP32 accumulators
+Numbers    native block-scaled multiplication where the target has one, else Triton's own decoding
+           to bfloat16 in the kernel; FP32 accumulators
 Limits     k a multiple of 32; what lies outside is masked: codes 0, scales 1
 """
 
