@@ -16,7 +16,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+in_ci = any(os.environ.get(name) for name in ("CI", "MXGEMM_CI"))
+settings.load_profile("ci" if in_ci else "local")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import mxgemm
+import oracles
 from mxgemm import CANONICAL, MXPair, MXTensor, OperandLayout, Rotation
 from mxgemm.errors import LayoutMismatch
 from mxgemm.layouts import REGISTRY, Scale32x8, Tile16x16
@@ -145,6 +146,18 @@ def test_relayout_there_and_back_is_the_same_tensor(codes, scales):
     assert torch.equal(mxgemm.dequantize(packed), mxgemm.dequantize(q))
     assert packed.relayout(layout) is packed
     assert_equal(packed.relayout(SWIZZLED).relayout(layout), packed)
+
+
+@pytest.mark.parametrize("scales", [n for n, c in REGISTRY.items() if "scales" in c.holds])
+@pytest.mark.parametrize("codes", [n for n, c in REGISTRY.items() if "codes" in c.holds])
+def test_pads_are_never_read_back(codes, scales):
+    q = example(37, 96)
+    packed = q.relayout(OperandLayout.of(codes, scales))
+    poisoned = oracles.poison_pads(packed)
+    assert oracles.has_pads(packed.layout, 37, 96) == (poisoned.nbytes > q.nbytes)
+    assert torch.equal(poisoned.canonical_codes(), q.codes)
+    assert torch.equal(poisoned.canonical_scales(), q.scales)
+    assert torch.equal(mxgemm.dequantize(poisoned), mxgemm.dequantize(q))
 
 
 def test_nbytes_counts_pads():

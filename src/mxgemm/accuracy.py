@@ -18,12 +18,12 @@ from mxgemm.quantizers import dequantize
 from mxgemm.tensor import MXTensor
 
 FP32_UNDERFLOW = 2.0**-150
-"""Half of FP32's smallest subnormal: what rounding one block's sum can lose below the normal "
-"range."""
+"""Half of FP32's smallest subnormal: what rounding one block's sum can lose below the normal
+range."""
 
 ACTIVATION_ULPS = 8
-"""Rounding units of |z| that an FP32 implementation of gelu may lose; the exact activations lose "
-"none."""
+"""Rounding units of |z| that an FP32 implementation of gelu may lose; the exact activations lose
+none."""
 
 SLOPE = {
     Activation.NONE: 1.0,
@@ -35,8 +35,8 @@ SLOPE = {
 
 
 def exact_product(a: MXTensor, b: MXTensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return A @ B.T and |A| @ |B|.T in FP64, float64 [M, N], of the values as stored (rotation "
-    "and prescale left in).
+    """Return A @ B.T and |A| @ |B|.T in FP64, float64 [M, N], of the values as stored (rotation
+    and prescale left in).
     """
     left = dequantize(a, torch.float64, rotate_to_source=False) * a.prescale
     right = dequantize(b, torch.float64, rotate_to_source=False) * b.prescale
@@ -92,8 +92,8 @@ def epilogue_bound(
 
 
 def half_ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return half a unit in the last place of `dtype` at each value, float64: what one rounding "
-    "to nearest may lose.
+    """Return half a unit in the last place of `dtype` at each value, float64: what one rounding
+    to nearest may lose.
     """
     info = torch.finfo(dtype)
     exponent = torch.frexp(values.double().abs().clamp(min=info.smallest_normal))[1]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from mxgemm import settings
 from mxgemm.backends.base import Backend, GemmPlan, Rejection, RejectionCode
 from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas
+from mxgemm.backends.flydsl_gfx1250 import FlyDSLGfx1250
+from mxgemm.backends.native_cpu import NativeCpu
 from mxgemm.backends.reference import Reference, ReferenceFP32
 from mxgemm.backends.triton_dot_scaled import TritonDotScaled
 from mxgemm.errors import BackendUnavailable, UnsupportedProblem
@@ -22,7 +24,12 @@ logger = logging.getLogger("mxgemm")
 BACKENDS: tuple[Backend, ...] = (
     CudaHopper(),
     CudaHopperCublas(),
+<<<<<<< HEAD
     TritonDotScaled(),
+=======
+    FlyDSLGfx1250(),
+    NativeCpu(),
+>>>>>>> main
     Reference(),
     ReferenceFP32(),
 )

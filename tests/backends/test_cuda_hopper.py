@@ -366,27 +366,6 @@ def test_the_cublas_plan_refuses_wide_rows() -> None:
 
 
 @pytest.mark.cuda
-def test_operands_that_are_columns_of_a_larger_matrix_are_read_in_place() -> None:
-    needs_hopper()
-    a, b = oracles.exact_operands(70, 90, 512, BACKEND.accumulation(problem()), seed=8)
-    columns, blocks = slice(48, 160), slice(3, 10)
-    exact = accuracy.exact_product(a.narrow(1, 96, 224), b.narrow(1, 96, 224))[0]
-    moved = [
-        MXTensor(
-            codes=each.codes.cuda()[:, columns],
-            scales=each.scales.cuda()[:, blocks],
-            shape=(each.rows, 224),
-            stored_k=224,
-        )
-        for each in (a, b)
-    ]
-    assert not moved[0].codes.is_contiguous()
-    for form in FORMS:
-        out = run(moved[0], in_form(moved[1], "b", form), out_dtype=torch.float32)
-        oracles.assert_same_bits(out, exact.float())
-
-
-@pytest.mark.cuda
 def test_a_misaligned_operand_is_refused_with_the_way_out() -> None:
     needs_hopper()
     memory = torch.zeros(64 * 16 + 8, dtype=torch.uint8, device="cuda")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import mxgemm
 from exact import GRID, code_value, nearest_code, power, quantize_block, scale_byte
-from mxgemm import OperandLayout, Rotation
+from mxgemm import OperandLayout, Rotation, quantizers
 from mxgemm.layouts import Scale32x8, Tile16x16
 from mxgemm.numerics import e2m1, philox
 from mxgemm.numerics.hadamard import rotate
@@ -20,6 +20,15 @@ from mxgemm.quantizers.scale_rules import RULES
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 rules = pytest.mark.parametrize("rule", RULES)
+
+
+@pytest.fixture(autouse=True, params=quantizers.QUANTIZERS, ids=lambda q: q.__name__)
+def quantizer(request, monkeypatch):
+    """Let each quantizer come first; what it does not accept goes to the reference, which gives
+    the same bits.
+    """
+    order = dict.fromkeys((request.param, reference))
+    monkeypatch.setattr(quantizers, "QUANTIZERS", tuple(order))
 
 
 def gaussian(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -155,14 +164,29 @@ def test_2d_blocks_give_both_halves_the_same_values(rule):
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @rules
-def test_2d_poison_takes_the_whole_tile(rule, poison):
-    x = torch.ones(64, 64)
+def test_2d_poison_takes_the_whole_tile_in_both_directions(rule, poison):
+    x = gaussian(64, 96, seed=4)
+    clean = mxgemm.quantize_pair(x, rule=rule, block_2d=True)
     x[33, 1] = poison
-    q = mxgemm.quantize(x, rule=rule, block_2d=True)
-    clean = mxgemm.quantize(torch.ones(64, 64), rule=rule, block_2d=True).scales
-    assert bool((q.scales[32:, 0] == 255).all())
-    assert torch.equal(q.scales[:32], clean[:32])
-    assert torch.equal(q.scales[32:, 1], clean[32:, 1])
+    pair = mxgemm.quantize_pair(x, rule=rule, block_2d=True)
+    for half, before, tile in (
+        (pair.along_k, clean.along_k, (slice(32, 64), 0)),
+        (pair.along_m, clean.along_m, (slice(0, 32), 1)),
+    ):
+        hit = torch.zeros_like(half.scales, dtype=torch.bool)
+        hit[tile] = True
+        assert torch.equal(half.scales == 255, hit)
+        assert torch.equal(half.scales[~hit], before.scales[~hit])
+        assert not codes_of(half).view(half.rows, -1, 32)[hit].any()
+
+
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_a_rotation_that_overflows_float32_marks_its_block(size):
+    x = torch.zeros(1, 128)
+    x[0, :16] = torch.finfo(torch.float32).max
+    q = mxgemm.quantize(x, rotation=Rotation(size))
+    marked = 2 if size == 64 else 1
+    assert q.scales[0].tolist() == [255] * marked + [127] * (4 - marked)
 
 
 @rules

@@ -167,6 +167,15 @@ def test_search_is_its_definition():
     assert scale_bytes(blocks, "search").tolist() == [search_byte(b) for b in blocks.tolist()]
 
 
+def test_search_tries_the_larger_scale_first():
+    # Squared errors of one 7.5 and 320 times 0.25: 22.25 under byte 127, and 20.25 under 128 (all
+    # 0.25 lost) as well as under 126 (7.5 cut to 3). A tie of the neighbours needs a whole tile.
+    tile = torch.zeros(1, 1024)
+    tile[0, 0], tile[0, 1:321] = 7.5, 0.25
+    assert scale_bytes(tile, "search").tolist() == [128]
+    assert search_byte(tile[0].tolist()) == 128
+
+
 def test_search_finds_the_least_error_of_all_bytes():
     blocks = random_blocks(40, seed=2)
     chosen = scale_bytes(blocks, "search")

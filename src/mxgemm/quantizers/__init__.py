@@ -14,7 +14,7 @@ import torch
 from mxgemm.layouts.base import round_up
 from mxgemm.numerics import philox
 from mxgemm.numerics.hadamard import Rotation, rotate_back
-from mxgemm.quantizers import cuda, reference
+from mxgemm.quantizers import cuda, native_cpu, reference
 from mxgemm.quantizers.options import ALONG_K, BLOCK, QuantizeOptions
 from mxgemm.quantizers.scale_rules import DEFAULT_RULE, RULES
 from mxgemm.tensor import CANONICAL, MXPair, MXTensor, OperandLayout
@@ -43,7 +43,7 @@ class Quantizer(Protocol):
         """Return x quantized along K, and x.T along M, from one read where the device can."""
 
 
-QUANTIZERS: tuple[Quantizer, ...] = (cuda, reference)
+QUANTIZERS: tuple[Quantizer, ...] = (cuda, native_cpu, reference)
 """Every quantizer, fastest first on the tensors that it accepts; all give the same bits, and the
 reference takes any.
 """

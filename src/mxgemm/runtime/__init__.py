@@ -1,3 +1,1 @@
-"""What device code of quantizers and backends shares: compilation, loading and the disk cache of
-kernels.
-"""
+"""What device code of quantizers and backends shares: loading extensions, compiling, caching."""

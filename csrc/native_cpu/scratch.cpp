@@ -1,0 +1,72 @@
+#include "scratch.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace mxgemm {
+namespace {
+
+constexpr size_t kLine = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+// Vector loads may read up to this much past the last element.
+constexpr size_t kSlack = 64;
+
+size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+struct Pool {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Workspace>> idle;
+};
+
+Pool& pool() {
+  static auto* instance = new Pool;  // never destroyed: a thread may still run at exit
+  return *instance;
+}
+
+}  // namespace
+
+Buffer::Buffer(size_t bytes) { reserve(bytes); }
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+Buffer::~Buffer() { std::free(data_); }
+
+void Buffer::reserve(size_t bytes) {
+  if (bytes <= bytes_ && data_) return;
+  std::free(data_);
+  const size_t alignment = bytes >= kHugePage ? kHugePage : kLine;
+  const size_t size = round_up(bytes + kSlack, alignment);
+  data_ = std::aligned_alloc(alignment, size);
+  bytes_ = data_ ? bytes : 0;
+  if (!data_) throw std::bad_alloc();
+  if (alignment == kHugePage) madvise(data_, size, MADV_HUGEPAGE);
+}
+
+BorrowedWorkspace::BorrowedWorkspace() {
+  Pool& shared = pool();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  if (shared.idle.empty()) {
+    workspace_ = std::make_unique<Workspace>();
+  } else {
+    workspace_ = std::move(shared.idle.back());
+    shared.idle.pop_back();
+  }
+}
+
+BorrowedWorkspace::~BorrowedWorkspace() {
+  Pool& shared = pool();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  shared.idle.push_back(std::move(workspace_));
+}
+
+}  // namespace mxgemm

@@ -1,0 +1,51 @@
+// Memory that calls borrow and give back, so that a steady stream of GEMMs allocates nothing.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace mxgemm {
+
+// A block aligned for cache lines (huge pages where it is large); contents are undefined.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t bytes);
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  // Grows to at least `bytes`; what it held is lost when it has to grow.
+  void reserve(size_t bytes);
+  template <class T = unsigned char>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// What one call works in: memory for everyone and memory for each thread.
+struct Workspace {
+  Buffer shared, scales, rows, partial;
+  std::vector<Buffer> thread_columns, thread_tiles;
+};
+
+// A workspace for the lifetime of this object; concurrent calls get different ones.
+class BorrowedWorkspace {
+ public:
+  BorrowedWorkspace();
+  ~BorrowedWorkspace();
+  BorrowedWorkspace(const BorrowedWorkspace&) = delete;
+  BorrowedWorkspace& operator=(const BorrowedWorkspace&) = delete;
+  Workspace* operator->() const { return workspace_.get(); }
+  Workspace& operator*() const { return *workspace_; }
+
+ private:
+  std::unique_ptr<Workspace> workspace_;
+};
+
+}  // namespace mxgemm

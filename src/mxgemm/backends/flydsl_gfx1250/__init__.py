@@ -1,0 +1,163 @@
+"""flydsl_gfx1250: the MXFP4 GEMM for AMD's MI455X, written in FlyDSL and run there or in the emulator.
+
+Reads plain operands as they are, and without a copy `tile_16x16` codes, `scale_k_major` and
+`scale_32x4` scales. `docs/gfx1250.md` draws the kernel.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import ClassVar
+
+import torch
+
+from mxgemm.backends.base import (
+    Accumulation,
+    Backend,
+    GemmPlan,
+    Operand,
+    PreparedOperand,
+    Rejection,
+    RejectionCode,
+    Side,
+)
+from mxgemm.backends.flydsl_gfx1250 import cost, launch
+from mxgemm.backends.flydsl_gfx1250.config import CodesForm, OperandForm, ScalesForm
+from mxgemm.backends.flydsl_gfx1250.places import place_for
+from mxgemm.epilogue import EpilogueArgs
+from mxgemm.formats import MXFP4
+from mxgemm.problem import GemmProblem, Numerics, OperandSpec
+from mxgemm.runtime import flydsl_compile
+from mxgemm.tensor import CANONICAL, MXTensor
+
+ARCH = "gfx1250"
+ROWS_LIMIT = 65_535 * 256
+"""Rows of either operand: tiles along one axis of the grid."""
+K_LIMIT = 1 << 28
+"""Contraction: the byte extents of a copy are 31-bit numbers."""
+
+
+class FlyDSLGfx1250(Backend):
+    """TDM copies, scaled WMMA and a fused epilogue; split contraction for few outputs."""
+
+    name: ClassVar[str] = "flydsl_gfx1250"
+
+    def probe(self) -> Rejection | None:
+        """Return why kernels cannot be compiled, or cannot be run, here."""
+        version = flydsl_compile.installed_version()
+        first, last = flydsl_compile.VERSIONS
+        if version is None:
+            return Rejection(
+                RejectionCode.IMPORT, "needs flydsl, got none; pip install flydsl==0.5.0"
+            )
+        if not first <= version < last:
+            window = " .. ".join(".".join(map(str, v)) for v in (first, last))
+            got = ".".join(map(str, version))
+            return Rejection(
+                RejectionCode.VERSION, f"needs flydsl {window} (exclusive), got {got}"
+            )
+        if flydsl_compile.find_linker() is None:
+            return Rejection(
+                RejectionCode.IMPORT,
+                "needs ld.lld 19 or later, ROCm's (MXGEMM_ROCM_PATH) or Debian's lld-19, got none",
+            )
+        if torch.version.hip is None and importlib.util.find_spec("mxgemm._emulator") is None:
+            return Rejection(
+                RejectionCode.IMPORT, "needs PyTorch for ROCm or mxgemm's compiled emulator, got neither"
+            )
+        return None
+
+    def check(self, problem: GemmProblem) -> Rejection | None:
+        """Return why the kernel cannot do `problem`: device, format, layout or sizes."""
+        device = problem.device
+        if device.arch != ARCH:
+            return Rejection(RejectionCode.ARCH, f"needs {ARCH}, got {device}")
+        if problem.numerics is Numerics.STRICT and not device.emulated:
+            return Rejection(
+                RejectionCode.NUMERICS,
+                "strict needs a published order of sums; the matrix unit's is not",
+            )
+        for side, spec in (("a", problem.a), ("b", problem.b)):
+            rejection = self._check_operand(side, spec)
+            if rejection is not None:
+                return rejection
+        if max(problem.m, problem.n) > ROWS_LIMIT or problem.k >= K_LIMIT:
+            return Rejection(
+                RejectionCode.SHAPE,
+                f"needs m and n up to {ROWS_LIMIT} and k below {K_LIMIT}, "
+                f"got m={problem.m} n={problem.n} k={problem.k}",
+            )
+        return None
+
+    def _check_operand(self, side: str, spec: OperandSpec) -> Rejection | None:
+        if spec.format != MXFP4:
+            return Rejection(RejectionCode.FORMAT, f"{side} must be mxfp4, got {spec.format.name}")
+        if spec.prepared_by is not None:
+            if spec.prepared_by == self.name:
+                return None
+            return Rejection(
+                RejectionCode.LAYOUT,
+                f"{side} must be an MXTensor or prepared here, got a form prepared by {spec.prepared_by}",
+            )
+        if OperandForm.of(spec.layout) is None:
+            codes, scales = (" or ".join(form) for form in (CodesForm, ScalesForm))
+            return Rejection(
+                RejectionCode.LAYOUT,
+                f"{side} must have codes {codes} and scales {scales}, got {spec.layout}; "
+                "pass relayout=True or call .relayout()",
+            )
+        return None
+
+    def accumulation(self, problem: GemmProblem) -> Accumulation:
+        """Return FP32 sums; the order inside the matrix unit is not published, the bound holds for
+        any.
+        """
+        return Accumulation()
+
+    def plan(self, problem: GemmProblem) -> GemmPlan:
+        """Return the plan with the best tile and split by `cost`."""
+        return self.plan_with(problem, cost.choose(problem.m, problem.n, problem.k))
+
+    def plan_with(self, problem: GemmProblem, choice: cost.Choice) -> GemmPlan:
+        """Return the plan with this tile and split, for tuning and tests."""
+        config = launch.GemmConfig(choice.tile, choice.splits, choice.split_tiles)
+        return GemmPlan(
+            backend=self,
+            problem=problem,
+            config=config,
+            workspace_bytes=launch.workspace_bytes(problem, config),
+            summary=f"{config}{', emulated' if problem.device.emulated else ''}",
+        )
+
+    def launch(
+        self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
+    ) -> None:
+        """Run the plan's kernels."""
+        assert isinstance(plan.config, launch.GemmConfig)
+        place = place_for(plan.problem.device)
+        operands = _stored(a), _stored(b)
+        launch.gemm(place, plan.problem, plan.config, operands, out, args)
+
+    def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
+        """Return `operand` with `tile_16x16` codes and `scale_k_major` scales, packed on the device."""
+        if operand.layout != CANONICAL:
+            operand = operand.relayout(CANONICAL)
+        packed = launch.reorder(place_for(plan.problem.device), operand)
+        return PreparedOperand(
+            backend=self.name,
+            side=side,
+            shape=operand.shape,
+            stored_k=operand.stored_k,
+            source=OperandSpec.of(operand),
+            prescale=operand.prescale,
+            payload=packed,
+            nbytes=packed.nbytes,
+            device=operand.device,
+        )
+
+
+def _stored(operand: Operand) -> MXTensor:
+    if isinstance(operand, MXTensor):
+        return operand
+    assert isinstance(operand.payload, MXTensor)
+    return operand.payload

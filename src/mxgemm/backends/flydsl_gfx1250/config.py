@@ -1,0 +1,315 @@
+"""What a gfx1250 kernel is compiled for: tile, operand forms, output and epilogue, and the LDS map that follows from them.
+
+Owns every size and byte offset of the kernel and says which combinations are valid. Knows neither FlyDSL nor a device, so that
+plans can be made and tested anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+
+from mxgemm.backends.base import Rejection, RejectionCode
+from mxgemm.epilogue import IDENTITY, Epilogue
+from mxgemm.tensor import OperandLayout
+
+WAVE_LANES = 32
+"""gfx1250 runs wave32 only (CDNA5 ISA guide, "Wave32")."""
+WMMA_ROWS = 16
+"""Rows of either operand of V_WMMA_SCALE_F32_16X16X128_F8F6F4."""
+TILE_K = 128
+"""Contraction of that instruction, and of one data stage."""
+BLOCK = 32
+"""Elements that share a scale (OCP MX v1.0)."""
+CHUNK_BYTES = BLOCK // 2
+"""One block's codes: the unit in which lanes read LDS (DS_LOAD_B128)."""
+ROW_BYTES = TILE_K // 2
+"""One row's codes of a K tile."""
+WORD_BYTES = TILE_K // BLOCK
+"""One row's scales of a K tile: four bytes, the scale operand of one WMMA."""
+BANK_LINE_BYTES = 256
+"""64 LDS banks of 4 bytes (CDNA5 ISA guide, "Local data share")."""
+LDS_LIMIT_BYTES = 327_680
+"""LDS of one gfx1250 workgroup processor."""
+SCALE_GROUP = 8
+"""K tiles whose scales one scale stage holds: with four waves, one refill in eight iterations is one copy a wave."""
+SCALE_STAGES = 2
+COPY_WAVES = 4
+"""Waves that copy; each issues one TDM transfer an iteration, so that one wait count is right for all."""
+STORE_BYTES = 147_456
+"""LDS that the epilogue may use, 144 KiB."""
+
+REDUCE_THREADS = 256
+"""Lanes of a workgroup of the small kernels."""
+SLICE_ROWS = 64
+"""Rows that one lane of `split_sum` walks over, and one slice of its bias gradient."""
+
+
+class CodesForm(StrEnum):
+    """How an operand's codes lie in global memory, and with that in LDS; named as their layout.
+
+    ROW_MAJOR: plain rows. The TDM leaves 16 bytes free after each row's 64, so that 16 rows fall on
+        different banks.
+    TILE_16X16: 16 rows by 16 bytes lie together. A K tile of 16 rows is contiguous in global memory,
+        dense in LDS, and 16 rows of one chunk fill the banks once.
+    """
+
+    ROW_MAJOR = "row_major"
+    TILE_16X16 = "tile_16x16"
+
+    @property
+    def group_rows(self) -> int:
+        """Rows that one row of a TDM transfer holds."""
+        return WMMA_ROWS if self is CodesForm.TILE_16X16 else 1
+
+    @property
+    def row_pad_bytes(self) -> int:
+        """Bytes that the TDM leaves free after each row."""
+        return CHUNK_BYTES if self is CodesForm.ROW_MAJOR else 0
+
+    @property
+    def pitch_bytes(self) -> int:
+        """LDS bytes of one row of a K tile."""
+        return ROW_BYTES + self.row_pad_bytes
+
+
+class ScalesForm(StrEnum):
+    """How an operand's scales lie in global memory, and with that in LDS; named as their layout.
+
+    ROW_MAJOR: plain rows. A scale stage holds 32 bytes of each row and one free dword after them.
+    K_MAJOR: one K tile's dwords of all rows lie together. A stage holds eight times the tile's rows.
+    TILE_32X4: one K tile's dwords of 32 rows lie together. A stage holds eight of them per 32 rows.
+    """
+
+    ROW_MAJOR = "row_major"
+    K_MAJOR = "scale_k_major"
+    TILE_32X4 = "scale_32x4"
+
+    def stage_bytes(self, rows: int) -> int:
+        """LDS bytes of one stage for `rows` rows."""
+        pad = WORD_BYTES if self is ScalesForm.ROW_MAJOR else 0
+        return rows * (SCALE_GROUP * WORD_BYTES + pad)
+
+
+@dataclass(frozen=True, slots=True)
+class OperandForm:
+    """Both forms of one operand."""
+
+    codes: CodesForm = CodesForm.ROW_MAJOR
+    scales: ScalesForm = ScalesForm.ROW_MAJOR
+
+    @classmethod
+    def of(cls, layout: OperandLayout) -> OperandForm | None:
+        """Return the form that reads operands of `layout`, None where there is none."""
+        try:
+            return cls(CodesForm(layout.codes.name), ScalesForm(layout.scales.name))
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.codes}+{self.scales}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileConfig:
+    """Sizes of one workgroup's work: `tile_m` x `tile_n` outputs by `waves_m` x `waves_n` waves, `num_stages` data stages."""
+
+    tile_m: int = 256
+    tile_n: int = 256
+    waves_m: int = 2
+    waves_n: int = 2
+    num_stages: int = 3
+
+    @property
+    def num_waves(self) -> int:
+        """Waves of a workgroup."""
+        return self.waves_m * self.waves_n
+
+    @property
+    def num_threads(self) -> int:
+        """Lanes of a workgroup."""
+        return self.num_waves * WAVE_LANES
+
+    @property
+    def wave_m(self) -> int:
+        """Output rows of one wave."""
+        return self.tile_m // self.waves_m
+
+    @property
+    def wave_n(self) -> int:
+        """Output columns of one wave."""
+        return self.tile_n // self.waves_n
+
+    @property
+    def fragments_m(self) -> int:
+        """Fragments of 16 rows of A in a wave."""
+        return self.wave_m // WMMA_ROWS
+
+    @property
+    def fragments_n(self) -> int:
+        """Fragments of 16 rows of B in a wave."""
+        return self.wave_n // WMMA_ROWS
+
+    @property
+    def wmmas(self) -> int:
+        """Matrix instructions of a wave in one K tile."""
+        return self.fragments_m * self.fragments_n
+
+    @property
+    def lds_reads(self) -> int:
+        """LDS load instructions of a wave in one K tile: two a fragment, one a pair of fragments for the scales."""
+        fragments = self.fragments_m + self.fragments_n
+        return 2 * fragments + fragments // 2
+
+    def validate(self) -> Rejection | None:
+        """Return why no kernel exists for these sizes, or None."""
+        wanted = None
+        if self.num_waves != COPY_WAVES:
+            wanted = f"{COPY_WAVES} waves, which share the copies, got {self.num_waves}"
+        elif self.tile_m % (2 * WMMA_ROWS * self.waves_m) or self.tile_n % (2 * WMMA_ROWS * self.waves_n):
+            wanted = f"wave tiles of whole 32-row pairs of fragments, got {self.wave_m}x{self.wave_n}"
+        elif self.wave_n < 2 * WAVE_LANES:
+            wanted = f"waves of {2 * WAVE_LANES} columns or more, two a lane, got {self.wave_n}"
+        elif self.num_stages < 3:
+            wanted = f"3 data stages or more, one read, one waited for, one in flight, got {self.num_stages}"
+        elif max(self.tile_m, self.tile_n) > 256:
+            wanted = f"tiles up to 256, the accumulators' limit, got {self.tile_m}x{self.tile_n}"
+        if wanted is None:
+            return None
+        return Rejection(RejectionCode.SHAPE, f"tile {self}: needs {wanted}")
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n}x{TILE_K}/{self.waves_m}x{self.waves_n}w/{self.num_stages}s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSpec:
+    """Everything that a GEMM kernel is specialized for; equal specs are one code object.
+
+    Attributes:
+        tile: sizes.
+        a, b: operand forms.
+        out_dtype: dtype of the output, float32 for a split's partial products.
+        epilogue: what happens on the way out, the identity for a split.
+    """
+
+    tile: TileConfig = TileConfig()
+    a: OperandForm = OperandForm()
+    b: OperandForm = OperandForm()
+    out_dtype: torch.dtype = torch.float32
+    epilogue: Epilogue = IDENTITY
+
+    # LDS of the K loop: 2 x scales of A, 2 x scales of B, num_stages x (codes of A | codes of B). The
+    # data stages stand last, so that the highest byte in use is the same for every K.
+
+    @property
+    def b_scales_offset(self) -> int:
+        """Where the scale stages of B begin; those of A begin at 0."""
+        return SCALE_STAGES * self.a.scales.stage_bytes(self.tile.tile_m)
+
+    @property
+    def stages_offset(self) -> int:
+        """Where the first data stage begins."""
+        scales = SCALE_STAGES * self.b.scales.stage_bytes(self.tile.tile_n)
+        return self.b_scales_offset + scales
+
+    @property
+    def a_stage_bytes(self) -> int:
+        """Codes of A in one data stage."""
+        return self.tile.tile_m * self.a.codes.pitch_bytes
+
+    @property
+    def stage_bytes(self) -> int:
+        """One data stage: A, then B."""
+        return self.a_stage_bytes + self.tile.tile_n * self.b.codes.pitch_bytes
+
+    @property
+    def loop_bytes(self) -> int:
+        """LDS of the K loop; independent of K."""
+        return self.stages_offset + self.tile.num_stages * self.stage_bytes
+
+    # LDS of the epilogue: each wave has its own piece, so that its passes need no barrier.
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether fragments go to the output without a second look: at most a factor alpha."""
+        return self.epilogue in (IDENTITY, Epilogue(has_alpha=True))
+
+    def io_pitch_bytes(self, dtype: torch.dtype) -> int:
+        """LDS bytes between rows of a wave's output piece: 16 bytes more than its columns, against bank conflicts."""
+        return self.tile.wave_n * dtype.itemsize + CHUNK_BYTES
+
+    @property
+    def _pass_tensors(self) -> dict[str, torch.dtype]:
+        """What a pass holds in LDS, by name; FP32 output takes the place of the values."""
+        if self.is_direct:
+            return {"out": self.out_dtype}
+        epilogue = self.epilogue
+        wanted = {
+            "values": torch.float32,
+            "out": None if self.out_dtype is torch.float32 else self.out_dtype,
+            "aux_in": epilogue.aux_in,
+            "aux_out": epilogue.aux_out,
+            "c": epilogue.c,
+        }
+        return {name: dtype for name, dtype in wanted.items() if dtype is not None}
+
+    @property
+    def _pass_row_bytes(self) -> int:
+        return sum(self.io_pitch_bytes(dtype) for dtype in self._pass_tensors.values())
+
+    @property
+    def pass_rows(self) -> int:
+        """Rows of its piece that a wave brings out at once: half, or less where more tensors must
+        fit.
+        """
+        rows = max(self.tile.wave_m // 2, WMMA_ROWS)
+        while rows > WMMA_ROWS and self.tile.num_waves * rows * self._pass_row_bytes > STORE_BYTES:
+            rows //= 2
+        return rows
+
+    @property
+    def regions(self) -> dict[str, tuple[int, torch.dtype]]:
+        """Byte offset in a wave's piece and dtype of each tensor of a pass, and of one "row"."""
+        offset, regions = 0, {}
+        for name, dtype in self._pass_tensors.items():
+            regions[name] = (offset, dtype)
+            offset += self.pass_rows * self.io_pitch_bytes(dtype)
+        regions.setdefault("out", (0, torch.float32))
+        regions["row"] = (offset, torch.float32)
+        return regions
+
+    @property
+    def wave_store_bytes(self) -> int:
+        """LDS of one wave in the epilogue: its regions, the row only for bias or bias gradient."""
+        needs_row = self.epilogue.bias is not None or self.epilogue.bias_grad
+        return self.regions["row"][0] + needs_row * self.io_pitch_bytes(torch.float32)
+
+    @property
+    def lds_bytes(self) -> int:
+        """Dynamic LDS of a workgroup."""
+        return max(self.loop_bytes, self.tile.num_waves * self.wave_store_bytes)
+
+    def validate(self) -> Rejection | None:
+        """Return why no kernel exists for this, or None."""
+        rejection = self.tile.validate()
+        if rejection is None and self.lds_bytes > LDS_LIMIT_BYTES:
+            rejection = Rejection(
+                RejectionCode.MEMORY,
+                f"tile {self.tile}: at most {LDS_LIMIT_BYTES} bytes of LDS, got {self.lds_bytes}",
+            )
+        return rejection
+
+    def __str__(self) -> str:
+        name = f"{self.tile} a:{self.a} b:{self.b}"
+        return f"{name} -> {str(self.out_dtype)[6:]} {self.epilogue}"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSumSpec:
+    """What the kernel that sums a split contraction's parts is specialized for."""
+
+    out_dtype: torch.dtype
+    epilogue: Epilogue

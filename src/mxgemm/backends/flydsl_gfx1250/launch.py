@@ -1,0 +1,202 @@
+"""From a plan to a finished output: which kernels run, in which order, on which values."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mxgemm.backends.flydsl_gfx1250.config import (
+    CHUNK_BYTES,
+    REDUCE_THREADS,
+    SLICE_ROWS,
+    WAVE_LANES,
+    WORD_BYTES,
+    KernelSpec,
+    OperandForm,
+    ScalesForm,
+    SplitSumSpec,
+    TileConfig,
+)
+from mxgemm.backends.flydsl_gfx1250.places import Place
+from mxgemm.epilogue import IDENTITY, Epilogue, EpilogueArgs
+from mxgemm.problem import GemmProblem
+from mxgemm.runtime.flydsl_compile import CompiledKernel, compile_kernel
+from mxgemm.tensor import MXTensor, OperandLayout
+
+PACKAGE = "mxgemm.backends.flydsl_gfx1250"
+TILED = OperandLayout.of("tile_16x16", "scale_k_major")
+"""The prepared form."""
+FP32_BYTES = 4
+
+@dataclass(frozen=True, slots=True)
+class GemmConfig:
+    """How a problem is done: tile, number of parts of K, K tiles of each."""
+
+    tile: TileConfig
+    splits: int
+    split_tiles: int
+
+    def __str__(self) -> str:
+        return f"{self.tile}" + (f", K in {self.splits} parts" if self.splits > 1 else "")
+
+
+def workspace_bytes(problem: GemmProblem, config: GemmConfig) -> int:
+    """Return the bytes of partial products and of the bias gradient's parts."""
+    total = 0
+    slices = -(-problem.m // config.tile.tile_m) * config.tile.waves_m
+    if config.splits > 1:
+        total += config.splits * problem.m * problem.n * FP32_BYTES
+        slices = -(-problem.m // SLICE_ROWS)
+    if problem.epilogue.bias_grad:
+        total += (slices + 1) * problem.n * FP32_BYTES
+    return total
+
+
+@functools.lru_cache(maxsize=256)
+def load(function: str, argument: object) -> CompiledKernel:
+    """Return the kernel of "module:function" in this folder, compiled for `argument`."""
+    sources = tuple(sorted(Path(__file__).parent.glob("*.py")))
+    return compile_kernel(f"{PACKAGE}.{function}", argument, sources)
+
+
+def gemm(
+    place: Place,
+    problem: GemmProblem,
+    config: GemmConfig,
+    operands: tuple[MXTensor, MXTensor],
+    out: torch.Tensor,
+    args: EpilogueArgs,
+) -> None:
+    """Compute D into `out`: the GEMM, then the sum of its parts where K is split, then the bias
+    gradient's.
+    """
+    if config.splits > 1:
+        slices = _split_gemm(place, problem, config, operands, out, args)
+    else:
+        rows = -(-problem.m // config.tile.tile_m) * config.tile.waves_m
+        slices = _bias_grad_parts(problem, rows, out)
+        spec = _spec(config, operands, problem.out_dtype, problem.epilogue)
+        _run_gemm(place, spec, problem, config, operands, out, args, slices)
+    if args.bias_grad is not None and slices is not None:
+        sums = torch.empty(problem.n, device=out.device)
+        grid = (-(-problem.n // REDUCE_THREADS), 1, 1)
+        kernel = load("reduce:build_bias_grad_sum", None)
+        place.run(kernel, grid, [sums, slices, problem.n, slices.shape[0]])
+        args.bias_grad.copy_(sums)
+
+
+def _split_gemm(
+    place: Place,
+    problem: GemmProblem,
+    config: GemmConfig,
+    operands: tuple[MXTensor, MXTensor],
+    out: torch.Tensor,
+    args: EpilogueArgs,
+) -> torch.Tensor | None:
+    """Compute D into `out` through partial products; return the bias gradient's parts."""
+    m, n = problem.m, problem.n
+    parts = torch.empty(config.splits, m, n, device=out.device)
+    spec = _spec(config, operands, torch.float32, IDENTITY)
+    _run_gemm(place, spec, problem, config, operands, parts[0], EpilogueArgs(), None)
+    slices = _bias_grad_parts(problem, -(-m // SLICE_ROWS), out)
+    aux = args.aux_in if args.aux_in is not None else args.aux_out
+    tensors = [out, parts, args.bias, args.c, aux, slices]
+    pitches = [_pitch(t) for t in (out, args.c, aux)]
+    kernel = load("reduce:build_split_sum", SplitSumSpec(problem.out_dtype, problem.epilogue))
+    grid = (-(-n // REDUCE_THREADS), -(-m // SLICE_ROWS), 1)
+    numbers = [m, n, config.splits, args.alpha, args.beta]
+    place.run(kernel, grid, [*tensors, *pitches, *numbers])
+    return slices
+
+
+def _spec(
+    config: GemmConfig,
+    operands: tuple[MXTensor, MXTensor],
+    out_dtype: torch.dtype,
+    epilogue: Epilogue,
+) -> KernelSpec:
+    a, b = (OperandForm.of(operand.layout) for operand in operands)
+    assert a is not None
+    assert b is not None
+    return KernelSpec(tile=config.tile, a=a, b=b, out_dtype=out_dtype, epilogue=epilogue)
+
+
+def _run_gemm(
+    place: Place,
+    spec: KernelSpec,
+    problem: GemmProblem,
+    config: GemmConfig,
+    operands: tuple[MXTensor, MXTensor],
+    out: torch.Tensor,
+    args: EpilogueArgs,
+    slices: torch.Tensor | None,
+) -> None:
+    a, b = (_dense(operand) for operand in operands)
+    aux = args.aux_in if args.aux_in is not None else args.aux_out
+    pointers = [out, a.codes, a.scales, b.codes, b.scales, args.bias, args.c, aux, slices]
+    strides = [*_strides(a), *_strides(b), _pitch(out), _pitch(args.c), _pitch(aux)]
+    k_blocks = problem.k // a.format.block
+    numbers = [problem.m, problem.n, k_blocks, config.split_tiles, args.alpha, args.beta]
+    grid = (-(-problem.m // config.tile.tile_m), -(-problem.n // config.tile.tile_n), config.splits)
+    place.run(load("kernel:build_gemm", spec), grid, [*pointers, *strides, *numbers])
+
+
+def _dense(operand: MXTensor) -> MXTensor:
+    """Return `operand` with contiguous buffers, a copy only where they are not."""
+    codes, scales = operand.codes.contiguous(), operand.scales.contiguous()
+    return dataclasses.replace(operand, codes=codes, scales=scales)
+
+
+def _strides(operand: MXTensor) -> tuple[int, int]:
+    """Return the bytes between rows, or groups of rows, of codes and of scales as the kernel takes
+    them.
+    """
+    form = OperandForm.of(operand.layout)
+    assert form is not None
+    rows, columns = operand.shape[0], operand.stored_k // operand.format.block
+    code_bytes = operand.layout.codes.padded(rows, columns * CHUNK_BYTES)[1]
+    scale_rows, scale_bytes = operand.layout.scales.padded(rows, columns)
+    scale_stride = {
+        ScalesForm.ROW_MAJOR: scale_bytes,
+        ScalesForm.K_MAJOR: scale_rows * WORD_BYTES,
+        ScalesForm.TILE_32X4: scale_bytes * WAVE_LANES,
+    }[form.scales]
+    return code_bytes * form.codes.group_rows, scale_stride
+
+
+def _pitch(tensor: torch.Tensor | None) -> int:
+    """Return the elements between rows, 0 for no tensor."""
+    return 0 if tensor is None else tensor.stride(0)
+
+
+def _bias_grad_parts(problem: GemmProblem, count: int, out: torch.Tensor) -> torch.Tensor | None:
+    if not problem.epilogue.bias_grad:
+        return None
+    return torch.empty(count, problem.n, device=out.device)
+
+
+def reorder(place: Place, operand: MXTensor) -> MXTensor:
+    """Return a canonical `operand` in the prepared form, by two device kernels."""
+    rows, blocks = operand.shape[0], operand.stored_k // operand.format.block
+    layout, device = TILED, operand.codes.device
+    code_bytes = blocks * CHUNK_BYTES
+    padded_rows, padded_bytes = layout.codes.padded(rows, code_bytes)
+    codes = torch.empty(layout.codes.storage_shape(rows, code_bytes), dtype=torch.uint8, device=device)
+    chunks = padded_bytes // CHUNK_BYTES
+    source, grid_rows = _dense(operand), -(-padded_rows // REDUCE_THREADS)
+    place.run(
+        load("reorder:build_reorder_codes", None),
+        (grid_rows, chunks, 1),
+        [codes, source.codes, code_bytes, rows, blocks, padded_rows, chunks],
+    )
+    scales = torch.empty(layout.scales.storage_shape(rows, blocks), dtype=torch.uint8, device=device)
+    place.run(
+        load("reorder:build_reorder_scales", None),
+        (-(-rows // REDUCE_THREADS), scales.shape[0], 1),
+        [scales, source.scales, blocks, rows, blocks],
+    )
+    return dataclasses.replace(operand, codes=codes, scales=scales, layout=layout)

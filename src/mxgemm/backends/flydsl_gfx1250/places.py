@@ -1,0 +1,186 @@
+"""The two places where a compiled kernel runs: a ROCm device, and the emulator on tensors in CPU memory.
+
+Both take the same code object and the same values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+
+from mxgemm.devices import DeviceSpec
+from mxgemm.errors import BackendUnavailable
+from mxgemm.runtime.flydsl_compile import CompiledKernel
+
+Value = torch.Tensor | int | float | None
+"""A kernel argument: a tensor for a pointer, None for a pointer that is not used, else a number."""
+Grid = tuple[int, int, int]
+
+
+class Place(Protocol):
+    """Where kernels run."""
+
+    def run(self, kernel: CompiledKernel, grid: Grid, values: Sequence[Value]) -> None:
+        """Run `kernel` over `grid` workgroups, in order with earlier and later work on its tensors."""
+
+
+def place_for(device: DeviceSpec) -> Place:
+    """Return where kernels for `device` run."""
+    return EmulatedPlace(_EMULATION.get()) if device.emulated else RocmPlace(device.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """How the emulator runs kernels; see `mxgemm.emulator.Machine.launch`.
+
+    Attributes:
+        timing: when asynchronous operations complete.
+        seed: of the interleaving of waves, and of random timing.
+        trace: record events.
+        workgroups: run only these ids of every grid; None runs all.
+        observe: called with (kernel, LaunchResult) after each launch.
+    """
+
+    timing: Literal["early", "late", "random"] = "late"
+    seed: int = 0
+    trace: bool = False
+    workgroups: tuple[Grid, ...] | None = None
+    observe: Callable[[CompiledKernel, Any], None] | None = None
+
+
+_EMULATION: ContextVar[Emulation] = ContextVar("emulation", default=Emulation())
+
+
+@contextlib.contextmanager
+def emulation(options: Emulation) -> Iterator[None]:
+    """Use `options` for launches on emulated devices inside the `with` block."""
+    token = _EMULATION.set(options)
+    try:
+        yield
+    finally:
+        _EMULATION.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedPlace:
+    """`gfx1250:emulated`: tensors' storages are the kernel's memory, at their own addresses.
+
+    An access outside the tensors that are passed is an error, as is every hazard.
+    """
+
+    options: Emulation
+
+    def run(self, kernel: CompiledKernel, grid: Grid, values: Sequence[Value]) -> None:
+        """Run `kernel`; raises `Hazard` or another of the emulator's errors."""
+        from mxgemm.emulator import Machine
+
+        machine = Machine("gfx1250")
+        loaded = machine.load(kernel.code_object)
+        storages = {
+            storage.data_ptr(): storage.nbytes()
+            for value in values
+            if isinstance(value, torch.Tensor) and (storage := value.untyped_storage()).nbytes()
+        }
+        for address, size in storages.items():
+            machine.memory.map(address, buffer=_bytes_at(address, size))
+        result = machine.launch(
+            grid,
+            (kernel.threads, 1, 1),
+            [_number(value) for value in values],
+            kernel.lds_bytes,
+            kernel=loaded,
+            timing=self.options.timing,
+            seed=self.options.seed,
+            trace=self.options.trace,
+            workgroups=self.options.workgroups,
+        )
+        if self.options.observe is not None:
+            self.options.observe(kernel, result)
+
+
+def _bytes_at(address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def _number(value: Value) -> int | float:
+    if value is None:
+        return 0
+    return value.data_ptr() if isinstance(value, torch.Tensor) else value
+
+
+def pack(kernel: CompiledKernel, values: Sequence[Value]) -> bytes:
+    """Return the argument buffer of a launch: little endian, at the offsets that the code object
+    states.
+    """
+    buffer = bytearray(kernel.argument_bytes)
+    for (offset, size), value in zip(kernel.arguments, values, strict=True):
+        number = _number(value)
+        if isinstance(number, float):
+            struct.pack_into("<f", buffer, offset, number)
+        else:
+            buffer[offset : offset + size] = number.to_bytes(size, "little", signed=True)
+    return bytes(buffer)
+
+
+HIP_BUFFER_POINTER, HIP_BUFFER_SIZE, HIP_END = (ctypes.c_void_p(i) for i in (1, 2, 3))
+"""HIP_LAUNCH_PARAM_*: how hipModuleLaunchKernel takes a packed argument buffer (HIP API, "Module
+management")."""
+
+
+@dataclass(frozen=True, slots=True)
+class RocmPlace:
+    """A ROCm device, on PyTorch's current stream there."""
+
+    index: int
+
+    def run(self, kernel: CompiledKernel, grid: Grid, values: Sequence[Value]) -> None:
+        """Queue `kernel`; raises `BackendUnavailable` when HIP refuses it."""
+        function = _function(kernel.code_object, kernel.symbol, self.index)
+        arguments = ctypes.create_string_buffer(pack(kernel, values), kernel.argument_bytes)
+        size = ctypes.c_size_t(kernel.argument_bytes)
+        extra = (ctypes.c_void_p * 5)(
+            HIP_BUFFER_POINTER,
+            ctypes.cast(arguments, ctypes.c_void_p),
+            HIP_BUFFER_SIZE,
+            ctypes.cast(ctypes.pointer(size), ctypes.c_void_p),
+            HIP_END,
+        )
+        stream = ctypes.c_void_p(torch.cuda.current_stream(self.index).cuda_stream)
+        _check(
+            "hipModuleLaunchKernel",
+            _hip().hipModuleLaunchKernel(
+                function, *grid, kernel.threads, 1, 1, kernel.lds_bytes, stream, None, extra
+            ),
+        )
+
+
+@functools.cache
+def _hip() -> ctypes.CDLL:
+    """Return the HIP runtime that this process's PyTorch uses."""
+    return ctypes.CDLL("libamdhip64.so")
+
+
+@functools.lru_cache(maxsize=256)
+def _function(code_object: bytes, symbol: str, index: int) -> ctypes.c_void_p:
+    """Return the loaded kernel on device `index`; modules stay loaded while the process lives."""
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    with torch.cuda.device(index):
+        status = _hip().hipModuleLoadData(ctypes.byref(module), code_object)
+        _check("hipModuleLoadData", status)
+        status = _hip().hipModuleGetFunction(ctypes.byref(function), module, symbol.encode())
+        _check("hipModuleGetFunction", status)
+    return function
+
+
+def _check(what: str, status: int) -> None:
+    if status:
+        raise BackendUnavailable(f"flydsl_gfx1250: {what} must return 0, got HIP error {status}")

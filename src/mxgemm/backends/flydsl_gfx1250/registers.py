@@ -1,0 +1,119 @@
+"""Values in registers: selects, halves of 64-bit scalars, packing, and the loads and stores that fill and drain them.
+
+The few lines that the kernels need below FlyDSL's own vocabulary; each becomes one instruction, or is folded away.
+"""
+
+import flydsl.expr as fx
+from flydsl._mlir import ir
+from flydsl._mlir.dialects import arith, llvm, scf, vector
+from flydsl.expr import rocdl
+from flydsl.expr.typing import T, as_ir_value
+
+I32_BITS = 32
+
+
+def pick(condition, yes, no):
+    """Return `yes` where `condition` holds, else `no`; both of one FlyDSL type. Scalar where all three are."""
+    return type(yes)(arith.SelectOp(*(as_ir_value(v) for v in (condition, yes, no))).result)
+
+
+def at_least_zero(value):
+    """Return max(value, 0) of an Int32."""
+    return pick(value > fx.Int32(0), value, fx.Int32(0))
+
+
+def at_most(value, limit: int):
+    """Return min(value, limit) of an Int32."""
+    return pick(value < fx.Int32(limit), value, fx.Int32(limit))
+
+
+def low_word(value):
+    """Return bits 31:0 of an Int64."""
+    return fx.Int32(arith.TruncIOp(T.i32, as_ir_value(value)).result)
+
+
+def high_word(value):
+    """Return bits 63:32 of an Int64."""
+    return low_word(value >> fx.Int64(I32_BITS))
+
+
+def words(*values):
+    """Return a vector of Int32 values or ints, as descriptors and intrinsics take it."""
+    return vector.from_elements(T.vec(len(values), T.i32), [as_ir_value(fx.Int32(v)) for v in values])
+
+
+def address(pointer):
+    """Return a kernel argument's global address as Int64."""
+    return fx.Int64(fx.ptrtoint(pointer))
+
+
+def wave_index():
+    """Return the wave's number in its workgroup, a scalar (TTMP8)."""
+    return fx.Int32(rocdl.wave_id())
+
+
+def _pointer(address_value, element, space, alignment: int):
+    pointer_type = fx.PointerType.get(
+        elem_ty=element.ir_type, address_space=space, alignment=alignment
+    )
+    return fx.inttoptr(pointer_type, address_value)
+
+
+def lds_load(byte_address, element, count: int):
+    """Return `count` elements from an LDS byte address that is aligned to all of them."""
+    pointer = _pointer(byte_address, element, fx.AddressSpace.Shared, count * element.width // 8)
+    return fx.generic_load(pointer, dtype=element, count=count)
+
+
+def lds_store(byte_address, value, element, count: int):
+    """Store `count` elements to an LDS byte address that is aligned to all of them."""
+    pointer = _pointer(byte_address, element, fx.AddressSpace.Shared, count * element.width // 8)
+    fx.generic_store(pointer, value)
+
+
+def global_load(byte_address, element, count: int = 1):
+    """Return `count` elements from a global address that is aligned to one of them."""
+    pointer = _pointer(byte_address, element, fx.AddressSpace.Global, element.width // 8)
+    return fx.generic_load(pointer, dtype=element, count=count)
+
+
+def global_store(byte_address, value, element):
+    """Store one element or a vector to a global address that is aligned to one element."""
+    pointer = _pointer(byte_address, element, fx.AddressSpace.Global, element.width // 8)
+    fx.generic_store(pointer, value)
+
+
+def widen(value):
+    """Return a 16-bit float as FP32, by an instruction of its own.
+
+    The fence keeps the compiler from moving later arithmetic to 16 bits or into mixed instructions.
+    """
+    return _fence(value.to(fx.Float32))
+
+
+def narrow(value, element):
+    """Return an FP32 value rounded once to `element`, by an instruction of its own."""
+    return _fence(value).to(element)
+
+
+def _fence(value):
+    return fx.Float32(
+        llvm.call_intrinsic(T.f32, "llvm.arithmetic.fence", [as_ir_value(value)], [], [])
+    )
+
+
+def counted_loop(count: int, state, body):
+    """Run `state = body(index, state)` for index 0 .. count - 1 as a loop of the device and return the last state.
+
+    Args:
+        count: trips, known at compile time, at least 1.
+        state: list of FlyDSL values that the loop carries.
+        body: takes the index as Int32 and such a list, returns the next.
+    """
+    bounds = [as_ir_value(fx.Int32(v)) for v in (0, count, 1)]
+    loop = scf.ForOp(*bounds, [as_ir_value(v) for v in state])
+    with ir.InsertionPoint(loop.body):
+        carried = [type(v)(x) for v, x in zip(state, loop.inner_iter_args, strict=True)]
+        result = body(fx.Int32(loop.induction_variable), carried)
+        scf.YieldOp([as_ir_value(v) for v in result])
+    return [type(v)(x) for v, x in zip(state, loop.results, strict=True)]

@@ -1,0 +1,175 @@
+"""Exact MXFP4 products on the CPU, in compiled kernels.
+
+Inside a block every product is summed exactly in integers; each block (or a run of blocks whose
+scales are close) is then added in FP32 with one rounding. Pieces of the result whose scales FP32
+cannot hold are summed in FP64 instead. The kernels are in csrc/native_cpu; this module checks,
+plans and hands over addresses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from mxgemm import settings
+from mxgemm.backends.base import (
+    Accumulation,
+    Backend,
+    GemmPlan,
+    Operand,
+    PreparedOperand,
+    Rejection,
+    RejectionCode,
+    Side,
+)
+from mxgemm.epilogue import Activation, EpilogueArgs
+from mxgemm.formats import MXFP4
+from mxgemm.problem import GemmProblem, OperandSpec
+from mxgemm.runtime import native_cpu as runtime
+from mxgemm.tensor import CANONICAL, MXTensor
+
+ACTIVATIONS = {
+    Activation.NONE: 0,
+    Activation.RELU: 1,
+    Activation.GELU: 2,
+    Activation.GELU_TANH: 3,
+}
+
+AUTOMATIC = 0
+"""Path of a call: the kernels choose by the number of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeConfig:
+    """What one plan uses.
+
+    Attributes:
+        isa: the instruction set, "" for the best that the processor has.
+        path: 0 lets the kernels choose by the number of rows; 1 few rows, 2 tiles, 3 FP64 sums, for
+            tests and measurements.
+    """
+
+    isa: str
+    path: int = AUTOMATIC
+
+    def __str__(self) -> str:
+        return runtime.description(self.isa)
+
+
+class NativeCpu(Backend):
+    """MXFP4 x MXFP4 on x86-64, or on any processor by its plain C++ kernels."""
+
+    name: ClassVar[str] = "native_cpu"
+
+    def probe(self) -> Rejection | None:
+        try:
+            runtime.kernels(settings.CPU_ISA.read())
+        except ImportError as error:
+            return Rejection(
+                RejectionCode.IMPORT,
+                f"needs the compiled module mxgemm._native_cpu, got {error}; install mxgemm with a "
+                f"C++17 compiler",
+            )
+        except ValueError as error:
+            return Rejection(RejectionCode.ARCH, str(error))
+        return None
+
+    def check(self, problem: GemmProblem) -> Rejection | None:
+        if problem.device.kind != "cpu":
+            return Rejection(
+                RejectionCode.DEVICE, f"operands must be in CPU memory, got {problem.device}"
+            )
+        for side, spec in (("a", problem.a), ("b", problem.b)):
+            rejection = self._check_operand(side, spec)
+            if rejection is not None:
+                return rejection
+        return None
+
+    def _check_operand(self, side: str, spec: OperandSpec) -> Rejection | None:
+        if spec.format != MXFP4:
+            return Rejection(
+                RejectionCode.FORMAT, f"{side} must be {MXFP4.name}, got {spec.format.name}"
+            )
+        allowed = (None, self.name) if side == "b" else (None,)
+        if spec.prepared_by not in allowed:
+            return Rejection(
+                RejectionCode.LAYOUT,
+                f"{side} must be an MXTensor{' or prepared by ' + self.name if side == 'b' else ''}"
+                f", got a form prepared by {spec.prepared_by}",
+            )
+        if spec.layout != CANONICAL:
+            return Rejection(
+                RejectionCode.LAYOUT,
+                f"{side} must be {CANONICAL}, got {spec.layout}; pass relayout=True or call "
+                f".relayout()",
+            )
+        return None
+
+    def accumulation(self, problem: GemmProblem) -> Accumulation:
+        return Accumulation(exact_blocks=True)
+
+    def plan(self, problem: GemmProblem) -> GemmPlan:
+        config = NativeConfig(settings.CPU_ISA.read())
+        return GemmPlan(backend=self, problem=problem, config=config, summary=str(config))
+
+    def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
+        if side == "a":
+            return super().prepare(plan, operand, side)
+        payload = runtime.module().prepare(
+            runtime.kernels(_config(plan).isa),
+            _matrix(operand),
+            operand.rows,
+            operand.stored_k // MXFP4.block,
+            torch.get_num_threads(),
+        )
+        return PreparedOperand(
+            backend=self.name,
+            side=side,
+            shape=operand.shape,
+            stored_k=operand.stored_k,
+            source=OperandSpec.of(operand),
+            prescale=operand.prescale,
+            payload=payload,
+            nbytes=payload.nbytes,
+            device=operand.device,
+        )
+
+    def launch(
+        self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
+    ) -> None:
+        assert isinstance(a, MXTensor)
+        problem, config = plan.problem, _config(plan)
+        epilogue = problem.epilogue
+        runtime.module().gemm(
+            runtime.kernels(config.isa),
+            problem.m,
+            problem.n,
+            problem.k // MXFP4.block,
+            _matrix(a),
+            b.payload if isinstance(b, PreparedOperand) else _matrix(b),
+            runtime.plane(out),
+            args.alpha,
+            args.beta,
+            ACTIVATIONS[epilogue.activation],
+            ACTIVATIONS[epilogue.dact],
+            runtime.plane(args.bias),
+            runtime.plane(args.c),
+            runtime.plane(args.aux_out),
+            runtime.plane(args.aux_in),
+            0 if args.bias_grad is None else args.bias_grad.data_ptr(),
+            torch.get_num_threads(),
+            config.path,
+        )
+
+
+def _config(plan: GemmPlan) -> NativeConfig:
+    assert isinstance(plan.config, NativeConfig)
+    return plan.config
+
+
+def _matrix(tensor: MXTensor) -> tuple[int, int, int, int]:
+    """Return the addresses and row strides in bytes of canonical codes and scales."""
+    codes, scales = tensor.codes, tensor.scales
+    return codes.data_ptr(), codes.stride(0), scales.data_ptr(), scales.stride(0)

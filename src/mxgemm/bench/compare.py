@@ -1,0 +1,346 @@
+"""`mxgemm compare`: is the new run slower than the base, or one variant than another, beyond noise?
+
+Across two files a row's quantity is its speed-up over the baseline that was interleaved with it, so
+that a machine which is slower today cancels; with `--absolute`, or where a case has no baseline, it
+is the row's own time. Within one file two variants are compared round by round.
+
+The band of a ratio follows from the rows' own samples (`spread`): their rounds, their visits at
+other moments, and across files how unevenly the rows of one variant moved. All bands of one
+comparison hold together with 99 %. A change counts only where its whole band is below
+`--fail-below`, of a single row or of the geometric mean of a variant's rows in a pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mxgemm.bench import results, spread
+from mxgemm.bench.errors import BenchError, ResultsError
+from mxgemm.bench.results import TIMED, Row
+from mxgemm.bench.spread import Estimate
+
+FAMILY_CONFIDENCE = 0.99
+FAIL_BELOW_ACROSS, FAIL_BELOW_WITHIN = 0.97, 1.0
+"""Two runs differ by page placement and heat, which no round shows; within one nothing excuses."""
+
+EXIT_OK, EXIT_SLOWER, EXIT_ERROR = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One matched pair of rows, or one geometric mean of them.
+
+    Attributes:
+        case: the case's key, or the pass for a mean.
+        pass_name: group of the geometric mean.
+        variant, stage: who and what.
+        estimate: log of old time over new time, normalised by the baseline where there is one.
+        against: "baseline" where it was normalised, "time" where not.
+        rows: number of pairs behind it.
+    """
+
+    case: str
+    pass_name: str
+    variant: str
+    stage: str
+    estimate: Estimate
+    against: str
+    rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All changes of a comparison, each with the confidence that makes them hold together.
+
+    Attributes:
+        changes: of single rows.
+        means: geometric means by variant, stage and pass.
+        confidence: of each band.
+        deviation: by how much rows of one variant moved unevenly between two runs.
+        unmatched: keys that only one side has a time for, as text.
+    """
+
+    changes: tuple[Change, ...]
+    means: tuple[Change, ...]
+    confidence: float
+    deviation: float
+    unmatched: tuple[str, ...]
+
+    def slower(self, threshold: float) -> list[Change]:
+        """Return the changes whose whole band lies below `threshold`."""
+        return [c for c in (*self.changes, *self.means) if self.band(c)[2] < threshold]
+
+    def band(self, change: Change) -> tuple[float, float, float]:
+        """Return (low, ratio, high) of a change."""
+        return change.estimate.band(self.confidence)
+
+
+def across(base: Iterable[Row], new: Iterable[Row], *, absolute: bool = False) -> Comparison:
+    """Return how the rows of two runs compare.
+
+    Raises:
+        ResultsError: no row of the one has a partner in the other, or the baselines differ.
+    """
+    olds, news = _measured(base, absolute=absolute), _measured(new, absolute=absolute)
+    common = [key for key in olds if key in news and olds[key].against == news[key].against]
+    if not common:
+        raise ResultsError(
+            "compare: needs at least one timed row that both files hold (case, variant and stage, "
+            f"over one baseline), got {len(olds)} and {len(news)} rows without a common one; "
+            "--absolute compares times"
+        )
+    changes = []
+    for key in common:
+        old, now = olds[key], news[key]
+        estimate = spread.difference(old.estimate, now.estimate)
+        case, variant, stage = key
+        changes.append(Change(case, old.pass_name, variant, stage, estimate, old.against))
+    groups = _grouped(changes).values()
+    unevenness = spread.deviation([c.estimate.center for c in group] for group in groups)
+    further = spread.beyond(unevenness, (c.estimate.error for c in changes))
+    widened = tuple(replace(c, estimate=spread.widen(c.estimate, further)) for c in changes)
+    unmatched = tuple(" ".join(key) for key in sorted(set(olds) ^ set(news)))
+    return _comparison(widened, further, unmatched)
+
+
+def within(rows: Iterable[Row], base: str, new: str) -> Comparison:
+    """Return how two variants of one file compare, by the ratios of the same rounds.
+
+    Raises:
+        ResultsError: no case holds both.
+    """
+    timed = {row.key: row for row in rows if row.status == TIMED}
+    pairs = [
+        (old, timed[case, new, stage])
+        for (case, variant, stage), old in timed.items()
+        if variant == base and (case, new, stage) in timed
+    ]
+    pairs = [(old, now) for old, now in pairs if old.rounds == now.rounds]
+    if not pairs:
+        raise ResultsError(
+            f"compare: needs at least one case that times both {base} and {new}, got none"
+        )
+    visits = [_visits(old, now) for old, now in pairs]
+    changes = tuple(
+        Change(old.case, old.pass_name, new, old.stage, estimate, base)
+        for (old, _), estimate in zip(pairs, _over_visits(visits), strict=True)
+    )
+    return _comparison(changes, 0.0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A row's log speed-up over its baseline, or minus the logarithm of its time."""
+
+    pass_name: str
+    against: str
+    estimate: Estimate
+
+
+def _measured(rows: Iterable[Row], *, absolute: bool) -> dict[tuple[str, str, str], _Measured]:
+    """Return what is compared of each timed row; a baseline itself only by its time."""
+    timed = {row.key: row for row in rows if row.status == TIMED}
+    found: list[tuple[Row, str, list[Estimate]]] = []
+    for row in timed.values():
+        key = (row.case, row.baseline, results.reference_stage(row.stage))
+        reference = timed.get(key)
+        if absolute or reference is None or reference.rounds != row.rounds:
+            found.append((row, "time", _visits(None, row)))
+        elif reference.key != row.key:
+            found.append((row, row.baseline, _visits(reference, row)))
+    estimates = _over_visits([visits for _, _, visits in found])
+    return {
+        row.key: _Measured(row.pass_name, against, estimate)
+        for (row, against, _), estimate in zip(found, estimates, strict=True)
+    }
+
+
+def _visits(base: Row | None, new: Row) -> list[Estimate]:
+    """Return log(base / new) of each visit; log(1 ms / new) without a base."""
+    bases = base.by_visit() if base is not None else [(1.0,) * count for count in new.rounds]
+    return [spread.paired(old, now) for old, now in zip(bases, new.by_visit(), strict=True)]
+
+
+def _over_visits(rows: list[list[Estimate]]) -> list[Estimate]:
+    """Return each row's mean over its visits, with the deviation that all rows' visits show."""
+    among = spread.deviation([visit.center for visit in visits] for visits in rows)
+    further = spread.beyond(among, (visit.error for visits in rows for visit in visits))
+    return [spread.widen(spread.mean(visits), further / math.sqrt(len(visits))) for visits in rows]
+
+
+def _comparison(
+    changes: tuple[Change, ...], deviation: float, unmatched: tuple[str, ...]
+) -> Comparison:
+    means = tuple(
+        Change(
+            key[2],
+            key[2],
+            key[0],
+            key[1],
+            spread.mean([c.estimate for c in group]),
+            group[0].against,
+            len(group),
+        )
+        for key, group in _grouped(changes).items()
+    )
+    confidence = spread.each_confidence(FAMILY_CONFIDENCE, len(changes) + len(means))
+    return Comparison(changes, means, confidence, deviation, unmatched)
+
+
+def _grouped(changes: Iterable[Change]) -> dict[tuple[str, str, str], list[Change]]:
+    groups: dict[tuple[str, str, str], list[Change]] = {}
+    for change in changes:
+        groups.setdefault((change.variant, change.stage, change.pass_name), []).append(change)
+    return groups
+
+
+EXAMPLES = """\
+examples:
+  mxgemm compare before.jsonl after.jsonl --fail-below 0.97
+  mxgemm compare rows.jsonl --variants native_cpu native_cpu/prepared
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("base", type=Path, help="rows file")
+    parser.add_argument("new", type=Path, nargs="?", help="rows file of the run that is judged")
+    parser.add_argument(
+        "--variants",
+        nargs=2,
+        metavar=("BASE", "NEW"),
+        help="compare two variants within one rows file instead of two files",
+    )
+    parser.add_argument(
+        "--fail-below",
+        type=float,
+        metavar="RATIO",
+        help="exit with 1 where a ratio's whole noise band is below it "
+        "(default: 0.97, with --variants 1)",
+    )
+    parser.add_argument(
+        "--absolute", action="store_true", help="compare times, not speed-ups over the baseline"
+    )
+    parser.add_argument("--json", action="store_true", help="print the ratios as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and print; 0 when nothing is slower, 1 when something is, 2 on an error."""
+    console, errors = Console(), Console(stderr=True)
+    try:
+        base = _load(args.base, errors)
+        if (args.new is None) == (args.variants is None):
+            raise ResultsError("compare: needs a second rows file or --variants BASE NEW, not both")
+        if args.variants is not None:
+            comparison = within(base, *args.variants)
+        else:
+            new = _load(args.new, errors)
+            _warn_of_differences(base, new, errors)
+            comparison = across(base, new, absolute=args.absolute)
+    except BenchError as error:
+        errors.print(f"[bold]mxgemm compare:[/] {escape(str(error))}", soft_wrap=True)
+        return EXIT_ERROR
+    default = FAIL_BELOW_ACROSS if args.variants is None else FAIL_BELOW_WITHIN
+    threshold = default if args.fail_below is None else args.fail_below
+    slower = comparison.slower(threshold)
+    if args.json:
+        sys.stdout.write(json.dumps(as_json(comparison, threshold)) + "\n")
+    else:
+        _print(comparison, threshold, console)
+    return EXIT_SLOWER if slower else EXIT_OK
+
+
+def _load(path: Path, errors: Console) -> tuple[Row, ...]:
+    found = results.read_some(path)
+    if found.cut_off:
+        errors.print(
+            f"{escape(str(path))}: the last line was cut off and is left out", soft_wrap=True
+        )
+    return found.rows
+
+
+def _warn_of_differences(base: Iterable[Row], new: Iterable[Row], errors: Console) -> None:
+    """Say where the two runs were not made alike."""
+    for what, value in (
+        ("device", lambda row: row.device),
+        ("host", lambda row: str(row.machine.get("name", "unknown"))),
+        ("threads", lambda row: str(row.machine.get("threads", "unknown"))),
+        ("torch", lambda row: row.versions.get("torch", "unknown")),
+    ):
+        sets = [", ".join(sorted({value(row) for row in rows})) for rows in (base, new)]
+        if sets[0] != sets[1]:
+            text = f"the runs differ in {what}: {escape(sets[0])} and {escape(sets[1])}"
+            errors.print(text, soft_wrap=True)
+
+
+def as_json(comparison: Comparison, threshold: float) -> dict[str, object]:
+    """Return the comparison as plain data."""
+    slower = comparison.slower(threshold)
+
+    def entry(change: Change) -> dict[str, object]:
+        low, ratio, high = comparison.band(change)
+        return {
+            "case": change.case,
+            "variant": change.variant,
+            "stage": change.stage,
+            "rows": change.rows,
+            "against": change.against,
+            "low": low,
+            "ratio": ratio,
+            "high": high,
+            "slower": change in slower,
+        }
+
+    return {
+        "fail_below": threshold,
+        "confidence": comparison.confidence,
+        "deviation": comparison.deviation,
+        "rows": [entry(change) for change in comparison.changes],
+        "geometric_means": [entry(change) for change in comparison.means],
+        "unmatched": list(comparison.unmatched),
+    }
+
+
+def _print(comparison: Comparison, threshold: float, console: Console) -> None:
+    console.print(_table("Ratios, above 1 is faster", comparison.changes, comparison, threshold))
+    console.print(_table("Geometric means by pass", comparison.means, comparison, threshold))
+    console.print(
+        f"Bands hold together with {FAMILY_CONFIDENCE:.0%}; rows of one variant moved unevenly by "
+        f"{comparison.deviation:.2%} beyond their own spread."
+    )
+    if comparison.unmatched:
+        console.print(f"{len(comparison.unmatched)} rows without a partner:")
+        for name in comparison.unmatched:
+            console.print(f"  {escape(name)}", soft_wrap=True)
+    slower = comparison.slower(threshold)
+    verdict = f"{len(slower)} slower than {threshold:g}" if slower else f"none below {threshold:g}"
+    console.print(f"Verdict: {verdict}.")
+
+
+def _table(
+    title: str, changes: tuple[Change, ...], comparison: Comparison, threshold: float
+) -> Table:
+    table = Table(title=title)
+    for name in ("case", "variant", "stage", "against"):
+        table.add_column(name, overflow="fold")
+    for name in ("rows", "ratio", "band", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    for change in changes:
+        low, ratio, high = comparison.band(change)
+        verdict = "slower" if high < threshold else "faster" if low > 1 else ""
+        numbers = (str(change.rows), f"{ratio:.3f}", f"{low:.3f} to {high:.3f}", verdict)
+        table.add_row(
+            escape(change.case), escape(change.variant), change.stage, change.against, *numbers
+        )
+    return table

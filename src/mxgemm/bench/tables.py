@@ -1,0 +1,58 @@
+"""Rows as text: a line each while a run goes on, and a table of speed-ups at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from mxgemm.bench import spread
+from mxgemm.bench.results import MODELLED, TIMED, Row
+
+
+def row_line(row: Row) -> str:
+    """Return a row as one line."""
+    head = f"{row.case}  {row.variant} [{row.stage}]"
+    if row.median_ms is None:
+        return f"{head}  {row.status}: {row.reason}"
+    rate = f"{row.tflops:.3g} TFLOP/s" if row.tflops else f"{row.gbps or 0:.3g} GB/s"
+    parts = [f"{milliseconds(row)}", rate]
+    if row.speedup is not None and row.variant != row.baseline:
+        parts.append(f"{row.speedup:.3g}x {row.baseline}")
+    if row.roof_share is not None:
+        parts.append(f"{row.roof_share:.0%} of the {row.bound_by} roof")
+    if row.status == MODELLED:
+        parts.append("modelled, not measured")
+    return f"{head}  {', '.join(parts)}"
+
+
+def milliseconds(row: Row) -> str:
+    """Return the median with its 20 % and 80 % quantiles, in ms."""
+    if row.median_ms is None:
+        return row.status
+    return f"{row.median_ms:.4g} ms ({row.p20_ms:.4g} to {row.p80_ms:.4g})"
+
+
+def speedups(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[float]]:
+    """Return the speed-ups of timed rows by (variant, stage, pass), without the baseline's own."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        if row.status == TIMED and row.speedup is not None and row.variant != row.baseline:
+            found.setdefault((row.variant, row.stage, row.pass_name), []).append(row.speedup)
+    return found
+
+
+def summary(rows: Iterable[Row]) -> Table:
+    """Return a table of geometric-mean speed-ups by variant, stage and pass."""
+    rows = list(rows)
+    baselines = sorted({row.baseline for row in rows if row.baseline})
+    table = Table(title=f"Geometric-mean speed-up over {', '.join(baselines) or 'nothing'}")
+    for name in ("variant", "stage", "pass"):
+        table.add_column(name)
+    for name in ("cases", "speed-up", "least", "most"):
+        table.add_column(name, justify="right")
+    for (variant, stage, pass_name), values in sorted(speedups(rows).items()):
+        mean = spread.geometric_mean(values)
+        numbers = (f"{value:.3g}" for value in (mean, min(values), max(values)))
+        table.add_row(variant, stage, pass_name, str(len(values)), *numbers)
+    return table

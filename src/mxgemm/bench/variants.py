@@ -1,0 +1,237 @@
+"""Who is measured: backends in their forms, quantizers and peers, each a `Variant` behind a name.
+
+    <backend>                    canonical operands
+    <backend>/prepared           B in the backend's own form, made once
+    <backend>/<layout>           both operands in that layout of codes or of scales
+    <backend>/<codes>+<scales>   both operands in those two layouts
+    <peer>                       see `mxgemm.bench.peers` and `mxgemm.bench.quantizers`
+
+A variant gives `Work` for one stage of one case, or raises the reason why not. A backend is asked
+by name, so that it is never replaced by another.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from mxgemm import dispatch, layouts
+from mxgemm.backends.base import GemmPlan, PreparedOperand
+from mxgemm.bench.cases import Case
+from mxgemm.bench.error_bound import Expected
+from mxgemm.bench.errors import BenchError, SuiteError
+from mxgemm.bench.operands import Operands
+from mxgemm.devices import DeviceSpec
+from mxgemm.epilogue import EpilogueArgs
+from mxgemm.matmul import problem_for
+from mxgemm.quantizers import quantize
+from mxgemm.tensor import CANONICAL, MXTensor, OperandLayout
+
+PREPARED = "prepared"
+
+Call = Callable[[], object]
+"""One timed execution; a GEMM returns its output."""
+
+
+@runtime_checkable
+class ModelsTime(Protocol):
+    """What a backend of an emulated device adds to be benchmarked: a model of its launch."""
+
+    def modelled_ms(self, plan: GemmPlan) -> float:
+        """Return the modelled time of one launch in milliseconds."""
+
+
+class Unavailable(BenchError):
+    """A variant cannot do a case or a stage here; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one variant does in one stage of a case.
+
+    Attributes:
+        make: returns a call with buffers of its own, so that cold timings rotate among several.
+        bytes_moved: operands read and output written by one call, each once.
+        plan: the backend's summary of how.
+        layout: how the operands are stored.
+        expected: what the output must be, None where `check` decides or nothing can be checked.
+        check: returns what is wrong with the first call's result, "" for nothing; may be None.
+        modelled_ms: time by a model where the device is emulated; then nothing is timed.
+    """
+
+    make: Callable[[], Call]
+    bytes_moved: int
+    plan: str = ""
+    layout: str = ""
+    expected: Expected | None = None
+    check: Callable[[object], str] | None = None
+    modelled_ms: float | None = None
+
+
+class Variant(ABC):
+    """One contender. `computes` says in what numerics, since peers solve problems of their own."""
+
+    name: str
+    backend: str
+    computes: str
+
+    @abstractmethod
+    def stages(self, case: Case) -> tuple[str, ...]:
+        """Return the stages that the variant knows for such a case; empty for none."""
+
+    @abstractmethod
+    def work(self, case: Case, operands: Operands, stage: str, device: DeviceSpec) -> Work:
+        """Return what is timed.
+
+        Raises:
+            Unavailable, UnsupportedProblem, BackendUnavailable: why it cannot be.
+        """
+
+
+class BackendVariant(Variant):
+    """A backend of `mxgemm.dispatch` on operands in one form."""
+
+    computes = "mxfp4 x mxfp4"
+
+    def __init__(self, backend: str, form: str = "") -> None:
+        self.backend = dispatch.by_name(backend).name
+        self.name = f"{backend}/{form}" if form else backend
+        self.prepared = form == PREPARED
+        self.layout = CANONICAL if self.prepared or not form else operand_layout(form)
+
+    def stages(self, case: Case) -> tuple[str, ...]:
+        if case.is_quantize:
+            return ()
+        extra = ("relayout",) if self.layout != CANONICAL else ()
+        return ("gemm", *extra, *(("prepare",) if self.prepared else ()), "total")
+
+    def work(self, case: Case, operands: Operands, stage: str, device: DeviceSpec) -> Work:
+        a = operands.a.relayout(self.layout)
+        if stage == "relayout":
+            return Work(
+                make=lambda: _relayout_call(operands.a, self.layout),
+                bytes_moved=operands.a.nbytes + a.nbytes,
+                layout=str(self.layout),
+            )
+        b = operands.b.relayout(self.layout)
+        dtype = getattr(torch, case.out_dtype)
+        problem = problem_for(a, b, out_dtype=dtype, device=device)
+        plan = dispatch.plan(problem, backend=self.backend)
+        if stage == "prepare":
+            return Work(
+                make=lambda: _prepare_call(plan, b),
+                bytes_moved=b.nbytes + plan.prepare_b(b).nbytes,
+                plan=plan.summary,
+                layout=PREPARED,
+            )
+        weight_bytes = b.nbytes
+        if self.prepared:
+            weight = plan.prepare_b(b)
+            weight_bytes = weight.nbytes
+            problem = problem_for(a, weight, out_dtype=dtype, device=device)
+            plan = dispatch.plan(problem, backend=self.backend)
+        total = stage == "total"
+        out_bytes = case.m * case.n * dtype.itemsize
+        source_bytes = case.m * case.k * operands.source_a.element_size() if total else 0
+        return Work(
+            make=lambda: self._gemm_call(plan, a, b, dtype, operands.source_a if total else None),
+            bytes_moved=a.nbytes + weight_bytes + out_bytes + source_bytes,
+            plan=plan.summary,
+            layout=PREPARED if self.prepared else str(self.layout),
+            expected=operands.expected(plan.backend.accumulation(problem)),
+            modelled_ms=_modelled_ms(plan, device),
+        )
+
+    def _gemm_call(
+        self,
+        plan: GemmPlan,
+        a: MXTensor,
+        b: MXTensor,
+        dtype: torch.dtype,
+        source: torch.Tensor | None,
+    ) -> Call:
+        """Return a call on copies; with `source`, one that quantizes it first."""
+        a = a.clone()
+        weight = plan.backend.prepare(plan, b, "b") if self.prepared else b.clone()
+        out = torch.full((a.rows, b.rows), float("nan"), dtype=dtype, device=a.device)
+        args = EpilogueArgs(alpha=1 / (a.prescale * b.prescale))
+        if source is None:
+            return lambda: plan.run(a, weight, out, args)
+        copy = source.clone()
+        pad = a.stored_k != a.k
+
+        def total() -> torch.Tensor:
+            quantized = quantize(copy, layout=self.layout, pad=pad)
+            return plan.run(quantized, weight, out, args)
+
+        return total
+
+
+def operand_layout(form: str) -> OperandLayout:
+    """Return the layout of both operands that a variant's name asks for.
+
+    Raises:
+        SuiteError: no layout of that name.
+    """
+    first, _, second = form.partition("+")
+    try:
+        if second:
+            return OperandLayout.of(first, second)
+        holds = layouts.get(first).holds
+    except ValueError as error:
+        raise SuiteError(
+            f"variant form {form!r}: must be 'prepared' or a layout; {error}"
+        ) from None
+    return OperandLayout.of(scales=first) if "scales" in holds else OperandLayout.of(codes=first)
+
+
+def get(name: str) -> Variant:
+    """Return the variant that a suite or a command line names.
+
+    Raises:
+        SuiteError: neither a peer, nor a quantizer, nor a backend with a known form.
+    """
+    from mxgemm.bench.peers import PEERS
+    from mxgemm.bench.quantizers import QUANTIZERS
+
+    for registry in (PEERS, QUANTIZERS):
+        if name in registry:
+            return registry[name]
+    backend, _, form = name.partition("/")
+    known = [b.name for b in dispatch.BACKENDS]
+    if backend not in known:
+        raise SuiteError(
+            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS])}, or one of the backends "
+            f"{', '.join(known)} with /prepared or /<layout> or without, got {name!r}"
+        )
+    return BackendVariant(backend, form)
+
+
+def _relayout_call(source: MXTensor, layout: OperandLayout) -> Call:
+    source = source.clone()
+    return lambda: source.relayout(layout)
+
+
+def _prepare_call(plan: GemmPlan, b: MXTensor) -> Callable[[], PreparedOperand]:
+    b = b.clone()
+    return lambda: plan.prepare_b(b)
+
+
+def _modelled_ms(plan: GemmPlan, device: DeviceSpec) -> float | None:
+    """Return a model's time of a launch on an emulated device, None where it is real.
+
+    Raises:
+        Unavailable: the backend runs emulated but has no model of time.
+    """
+    if not device.emulated:
+        return None
+    if not isinstance(plan.backend, ModelsTime):
+        raise Unavailable(
+            f"{plan.backend.name} on {device}: emulated devices give modelled rows only, "
+            "got a backend without modelled_ms(plan)"
+        )
+    return plan.backend.modelled_ms(plan)

@@ -1,0 +1,136 @@
+"""The command `mxgemm`: one module per sub-command, found through `COMMANDS`.
+
+A command is a module with `add_arguments(parser)` and `run(args) -> int`; it is imported only when
+it is asked for, so that `mxgemm --help` loads no torch. Exit status: 0 done, 1 failed with one line
+on stderr, 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+from mxgemm import __version__
+from mxgemm.errors import MXError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A sub-command: its name, its line in `mxgemm --help`, and the module that does it."""
+
+    name: str
+    summary: str
+    module: str
+
+
+COMMANDS = (
+    Command("info", "show devices, backends, settings and extensions", "mxgemm.cli.info"),
+    Command("explain", "say which backend takes a problem, and why the others do not",
+            "mxgemm.cli.explain"),
+    Command("quantize", "turn a safetensors file into an MXFP4 checkpoint",
+            "mxgemm.cli.quantize"),
+    Command("gemm", "multiply two matrices in MXFP4", "mxgemm.cli.gemm"),
+    Command("demo", "run a sentence encoder in MXFP4 and show what it costs in accuracy",
+            "mxgemm.cli.demo"),
+    Command("bench", "time backends against each other and against torch, each result verified",
+            "mxgemm.bench.command"),
+    Command("compare", "say whether a run, or a variant, is slower beyond noise",
+            "mxgemm.bench.compare"),
+    Command("figures", "draw benchmark rows as PNG and SVG", "mxgemm.bench.figures"),
+    Command("report", "write benchmark rows as one HTML page", "mxgemm.bench.report"),
+)  # fmt: skip
+
+EXAMPLES = """\
+examples:
+  mxgemm info                                       what can this machine run?
+  mxgemm explain --m 64 --n 4096 --k 4096           who would do this GEMM?
+  mxgemm quantize model.safetensors -o model-mxfp4  weights to a public MXFP4 checkpoint
+  mxgemm gemm a.npy b.npy -o d.npy                  one product
+  mxgemm demo                                       real weights, real text, a figure
+
+`mxgemm COMMAND --help` explains each with examples. `--json` after a command prints its result as
+JSON on stdout and nothing else there.
+"""
+
+USER_ERRORS = (MXError, ValueError, TypeError, OSError, ImportError, MemoryError)
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+TERMINATED = 128 + signal.SIGTERM
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        argv: the arguments after the program's name; those of the process when None.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(arguments).parse_args(arguments)
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return int(args.run(args))
+    except BrokenPipeError:
+        # Whoever read our output has left; point stdout elsewhere so that the exit flushes nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except USER_ERRORS as error:
+        if args.traceback:
+            raise
+        sys.stderr.write(f"mxgemm: {_one_line(error)}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("mxgemm: interrupted; nothing was left half-written\n")
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mxgemm",
+        description="MXFP4 GEMM for PyTorch: quantize, multiply, and see which backend does it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"mxgemm {__version__}")
+    parser.add_argument(
+        "--traceback", action="store_true", help="show where an error came from, for bug reports"
+    )
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, title="commands"
+    )
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.summary[0].upper() + command.summary[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if command.name == asked:
+            module = importlib.import_module(command.module)
+            module.add_arguments(sub)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def _one_line(error: BaseException) -> str:
+    """Return an error's text on one line: an OSError with its file, several lines joined."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    lines = (line.strip() for line in str(error).splitlines())
+    return "; ".join(line for line in lines if line) or type(error).__name__
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    # As an exception, so that staged outputs are removed on the way out.
+    raise SystemExit(TERMINATED)
+
+
+__all__ = ["COMMANDS", "Command", "main"]

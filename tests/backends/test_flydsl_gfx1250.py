@@ -1,0 +1,219 @@
+"""flydsl_gfx1250 without a compiler: what it accepts, how it chooses, how it lays LDS out, how it passes arguments."""
+
+import ctypes
+import dataclasses
+import itertools
+import struct
+
+import pytest
+import torch
+
+from mxgemm.backends.base import RejectionCode
+from mxgemm.backends.flydsl_gfx1250 import FlyDSLGfx1250, cost, launch, places
+from mxgemm.backends.flydsl_gfx1250.config import (
+    BANK_LINE_BYTES,
+    CHUNK_BYTES,
+    LDS_LIMIT_BYTES,
+    ROW_BYTES,
+    WMMA_ROWS,
+    CodesForm,
+    KernelSpec,
+    OperandForm,
+    ScalesForm,
+    TileConfig,
+)
+from mxgemm.devices import DeviceSpec
+from mxgemm.epilogue import Activation, Epilogue
+from mxgemm.problem import GemmProblem, Numerics, OperandSpec
+from mxgemm.runtime.flydsl_compile import CompiledKernel
+from mxgemm.tensor import OperandLayout
+
+pytestmark = pytest.mark.host
+
+BACKEND = FlyDSLGfx1250()
+EMULATED, REAL = DeviceSpec.parse("gfx1250:emulated"), DeviceSpec.parse("gfx1250")
+TILED = OperandForm(CodesForm.TILE_16X16, ScalesForm.K_MAJOR)
+KIB = 1024
+
+
+def problem(**fields: object) -> GemmProblem:
+    return GemmProblem(**{"m": 16, "n": 16, "k": 64, "device": EMULATED, **fields})
+
+
+@pytest.mark.parametrize(
+    ("codes", "scales"),
+    [
+        (codes, scales)
+        for codes in ("row_major", "tile_16x16")
+        for scales in ("row_major", "scale_k_major", "scale_32x4", "rocm_te_plain_scales")
+    ],
+)
+def test_check_accepts_the_layouts_that_the_kernel_reads(codes, scales):
+    spec = OperandSpec(layout=OperandLayout.of(codes, scales))
+    assert BACKEND.check(problem(a=spec, b=spec)) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "match"),
+    [
+        ({"device": DeviceSpec.parse("gfx950")}, RejectionCode.ARCH, "needs gfx1250, got gfx950"),
+        ({"device": REAL, "numerics": Numerics.STRICT}, RejectionCode.NUMERICS, "order of sums"),
+        ({"k": 1 << 28}, RejectionCode.SHAPE, "k below"),
+        ({"n": 65_535 * 256 + 1}, RejectionCode.SHAPE, "m and n up to"),
+        (
+            {"b": OperandSpec(layout=OperandLayout.of("row_major", "scale_32x8"))},
+            RejectionCode.LAYOUT,
+            "relayout",
+        ),
+        ({"a": OperandSpec(prepared_by="native_cpu")}, RejectionCode.LAYOUT, "native_cpu"),
+    ],
+)
+def test_check_rejects_with_required_and_actual(fields, code, match):
+    rejection = BACKEND.check(problem(**fields))
+    assert rejection is not None
+    assert rejection.code is code
+    assert match in rejection.detail
+
+
+def test_lds_is_within_what_each_form_needs():
+    plain = KernelSpec(out_dtype=torch.bfloat16)
+    tiled = dataclasses.replace(plain, a=TILED, b=TILED)
+    assert plain.loop_bytes == 156 * KIB
+    assert tiled.loop_bytes == 128 * KIB
+    assert tiled.lds_bytes <= 144 * KIB
+    assert plain.lds_bytes <= 160 * KIB
+
+
+@pytest.mark.parametrize("tile", cost.CANDIDATES, ids=str)
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        Epilogue(),
+        Epilogue(c=torch.float32),
+        Epilogue(
+            has_alpha=True,
+            bias=torch.float32,
+            activation=Activation.GELU,
+            aux_out=torch.float32,
+            c=torch.float32,
+            bias_grad=True,
+        ),
+        Epilogue(dact=Activation.RELU, aux_in=torch.float32, c=torch.float16, bias_grad=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_shipped_tiles_are_valid_and_regions_do_not_overlap(tile, epilogue, out_dtype):
+    spec = KernelSpec(tile=tile, epilogue=epilogue, out_dtype=out_dtype)
+    assert spec.validate() is None
+    assert spec.lds_bytes <= LDS_LIMIT_BYTES
+    assert tile.wave_m % spec.pass_rows == 0
+    ends = {}
+    for name, (offset, dtype) in spec.regions.items():
+        rows = 1 if name == "row" else spec.pass_rows
+        ends[name] = (offset, offset + rows * spec.io_pitch_bytes(dtype))
+    shared = {("values", "out"), ("out", "values")} if out_dtype is torch.float32 else set()
+    for one, other in itertools.permutations(ends, 2):
+        if (one, other) in shared:
+            continue
+        (first, last), (start, end) = ends[one], ends[other]
+        assert last <= start or end <= first, (one, other)
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"waves_m": 4, "waves_n": 2}, "4 waves"),
+        ({"tile_m": 48, "waves_m": 1, "waves_n": 4}, "32-row pairs"),
+        ({"num_stages": 2}, "3 data stages"),
+        ({"tile_m": 512}, "up to 256"),
+        ({"tile_n": 128, "waves_m": 1, "waves_n": 4}, "64 columns"),
+    ],
+)
+def test_impossible_tiles_are_rejected(fields, match):
+    rejection = TileConfig(**fields).validate()
+    assert rejection is not None
+    assert match in rejection.detail
+
+
+def row_address(form: CodesForm, row: int, chunk: int) -> int:
+    """LDS byte of a chunk, from the description of the form."""
+    if form is CodesForm.ROW_MAJOR:
+        return row * (ROW_BYTES + CHUNK_BYTES) + chunk * CHUNK_BYTES
+    return row // WMMA_ROWS * WMMA_ROWS * ROW_BYTES + chunk * 256 + row % WMMA_ROWS * CHUNK_BYTES
+
+
+@pytest.mark.parametrize("form", CodesForm)
+@pytest.mark.parametrize("chunk", range(4))
+def test_sixteen_rows_of_a_chunk_fill_the_banks_once(form, chunk):
+    slots = [row_address(form, row, chunk) % BANK_LINE_BYTES for row in range(WMMA_ROWS)]
+    assert sorted(slots) == list(range(0, BANK_LINE_BYTES, CHUNK_BYTES))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 32), (64, 4096, 4096), (300, 200, 1152), (8192, 8192, 8192)])
+def test_every_candidate_covers_k_once(shape):
+    k_tiles = -(-shape[2] // 128)
+    for choice in cost.candidates(*shape):
+        assert choice.splits >= 1
+        assert (choice.splits - 1) * choice.split_tiles < k_tiles <= choice.splits * choice.split_tiles
+        assert choice.splits == 1 or choice.split_tiles % 8 == 0
+
+
+def test_choice_follows_the_problem():
+    assert cost.choose(8192, 8192, 8192).tile == TileConfig()
+    assert cost.choose(8192, 8192, 8192).splits == 1
+    assert cost.choose(16, 4096, 4096).tile.tile_m == 64
+    assert cost.choose(16, 4096, 16384).splits > 1
+
+
+def kernel(*sizes: int) -> CompiledKernel:
+    offsets, at = [], 0
+    for size in sizes:
+        at = -(-at // size) * size
+        offsets.append((at, size))
+        at += size
+    return CompiledKernel(b"elf", "", "name", 128, 4096, tuple(offsets), at, {})
+
+
+def test_arguments_are_packed_at_their_offsets():
+    tensor = torch.zeros(4)
+    packed = places.pack(kernel(8, 8, 8, 4, 4), [tensor, None, -2, 7, 0.5])
+    assert packed == struct.pack("<QQqif", tensor.data_ptr(), 0, -2, 7, 0.5)
+
+
+def test_rocm_place_hands_hip_the_packed_arguments(monkeypatch):
+    calls = []
+
+    class FakeHip:
+        def hipModuleLoadData(self, module, code):
+            calls.append(("load", code))
+            return 0
+
+        def hipModuleGetFunction(self, function, module, name):
+            calls.append(("get", name))
+            return 0
+
+        def hipModuleLaunchKernel(self, function, *rest):
+            *sizes, lds, _, params, extra = rest
+            size = ctypes.cast(extra[3], ctypes.POINTER(ctypes.c_size_t)).contents.value
+            calls.append((sizes, lds, params, ctypes.string_at(extra[1], size), extra[0], extra[4]))
+            return 0
+
+    stream = type("Stream", (), {"cuda_stream": 5})
+    monkeypatch.setattr(places, "_hip", FakeHip)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: stream)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: torch.autograd.set_grad_enabled(True))
+    one = kernel(8, 4)
+    places.RocmPlace(0).run(one, (3, 2, 1), [1 << 40, 9])
+    assert calls == [
+        ("load", b"elf"),
+        ("get", b"name"),
+        ([3, 2, 1, 128, 1, 1], 4096, None, struct.pack("<Qi", 1 << 40, 9), 1, 3),
+    ]
+
+
+def test_workspace_counts_parts_and_slices():
+    config = launch.GemmConfig(cost.CANDIDATES[-1], 4, 8)
+    split = problem(m=100, n=10, k=4096, epilogue=Epilogue(bias_grad=True))
+    assert launch.workspace_bytes(split, config) == 4 * (4 * 100 * 10 + (2 + 1) * 10)
+    

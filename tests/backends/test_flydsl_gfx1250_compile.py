@@ -1,0 +1,129 @@
+"""What the compiler makes of the gfx1250 kernels, read from the listing: no spills, a dense loop, the
+same instructions in text and code object.
+"""
+
+import re
+from collections import Counter
+
+import pytest
+
+from backends.gfx1250_kernels import SHIPPED, compiled, needs_compiler
+from mxgemm.runtime.flydsl_compile import CompiledKernel
+
+pytestmark = [pytest.mark.compile, needs_compiler]
+
+OTHERS_PER_WMMA = 3
+WMMA = "v_wmma_scale_f32_16x16x128_f8f6f4"
+LARGE_KERNELS = [name for name in SHIPPED if name.startswith("large")]
+
+
+def body(kernel: CompiledKernel) -> list[str]:
+    """Instructions and labels of the kernel in order, without comments."""
+    text = kernel.assembly.split("@function", 1)[1].split(".Lfunc_end0", 1)[0]
+    lines = (line.split(";")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line and (not line.startswith(".") or line.endswith(":"))]
+
+
+def steady_loop(kernel: CompiledKernel) -> list[str]:
+    """The instructions from the label that a later conditional branch goes back to, to that branch."""
+    lines, labels = body(kernel), {}
+    loops = []
+    for at, line in enumerate(lines):
+        if line.endswith(":"):
+            labels[line[:-1]] = at
+        target = line.split()[-1]
+        if line.startswith("s_cbranch") and target in labels:
+            inside = [x for x in lines[labels[target] : at + 1] if not x.endswith(":")]
+            if any("wmma" in x for x in inside):
+                loops.append(inside)
+    assert len(loops) == 1
+    return loops[0]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_nothing_spills(name):
+    kernel = compiled(name)
+    assert kernel.resources["vgpr_spill_count"] == 0
+    assert kernel.resources["sgpr_spill_count"] == 0
+    assert kernel.resources["private_segment_fixed_size"] == 0
+    assert "scratch_" not in kernel.assembly
+
+
+@pytest.mark.parametrize("name", LARGE_KERNELS)
+def test_steady_state_has_few_instructions_beside_the_matrix_ones(name):
+    """Only the large tile is bound by the matrix unit; the others wait for memory."""
+    counts = Counter(line.split()[0] for line in steady_loop(compiled(name)))
+    wmmas = counts[WMMA]
+    assert (counts.total() - wmmas) / wmmas <= OTHERS_PER_WMMA
+    assert "v_nop" not in counts
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_steady_state_holds_two_k_tiles_and_nothing_twice(name):
+    counts = Counter(line.split()[0] for line in steady_loop(compiled(name)))
+    tile = SHIPPED[name].tile
+    assert counts[WMMA] == 2 * tile.wmmas
+    assert counts["ds_load_b128"] == 4 * (tile.fragments_m + tile.fragments_n)
+    assert counts["tensor_load_to_lds"] == 2
+    assert counts["s_barrier_signal"] == counts["s_barrier_wait"] == 4
+
+
+@pytest.mark.parametrize("name", LARGE_KERNELS)
+def test_lds_bytes_per_k_tile_are_the_minimum_of_a_128_square_wave_tile(name):
+    """Every code and every scale of a wave's rows is read from LDS once: (128 + 128) rows, 64 + 4
+    bytes.
+    """
+    loads = Counter(line.split()[0] for line in steady_loop(compiled(name)))
+    widths = {"ds_load_b128": 16, "ds_load_b64": 8, "ds_load_b32": 4, "ds_load_2addr_b32": 8}
+    widths |= {"ds_load_2addr_stride64_b32": 8, "ds_load_2addr_b64": 16}
+    read = sum(loads[name] * width for name, width in widths.items()) * 32
+    assert sum(loads[name] for name in loads if name.startswith("ds_")) == sum(
+        loads[name] for name in widths
+    )
+    assert read == 2 * (128 + 128) * (64 + 4)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_next_copy_is_sent_before_the_matrix_instructions_that_hide_it(name):
+    """A copy stands in the first half of its K tile's matrix instructions, two tiles before it is
+    waited for.
+    """
+    tile = SHIPPED[name].tile
+    wmmas, sent = 0, []
+    for line in steady_loop(compiled(name)):
+        wmmas += "wmma" in line
+        if line.startswith("tensor_load"):
+            sent.append(wmmas)
+    assert [at // tile.wmmas for at in sent] == [0, 1]
+    assert all(at % tile.wmmas <= tile.wmmas // 2 for at in sent)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_listing_and_code_object_hold_the_same_instructions(name):
+    emulator = pytest.importorskip("mxgemm.emulator")
+    kernel = compiled(name)
+    loaded = emulator.Machine("gfx1250").load(kernel.code_object, text=kernel.assembly)
+    assert loaded.name == kernel.symbol
+    assert [(a.offset, a.size) for a in loaded.info.arguments] == list(kernel.arguments)
+
+
+def test_kernels_use_lower_register_halves_only():
+    for name in SHIPPED:
+        assert not re.search(r"\bv\d+\.h\b", compiled(name).assembly)
+
+
+def test_callers_environment_stays_as_it_is(monkeypatch, tmp_path):
+    """FlyDSL's own settings are made in the child only, and the caller's do not reach it."""
+    import os
+
+    from mxgemm.backends.flydsl_gfx1250 import launch
+
+    monkeypatch.setenv("MXGEMM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("FLYDSL_COMPILE_OPT_LEVEL", "0")
+    before = dict(os.environ)
+    launch.load.cache_clear()
+    kernel = launch.load("reduce:build_bias_grad_sum", None)
+    launch.load.cache_clear()
+    assert dict(os.environ) == before
+    assert kernel.code_object.startswith(b"\x7fELF")
+    assert len(list(tmp_path.rglob("*.json"))) == 1

@@ -1,0 +1,141 @@
+"""The noise band: no false alarm, 10 % caught across runs, 5 % caught within one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+
+import pytest
+
+from bench.conftest import make_row
+from mxgemm.bench import compare
+from mxgemm.bench.errors import ResultsError
+
+pytestmark = pytest.mark.host
+REPEATS = 20
+
+
+def write(path, rows):
+    path.write_text("".join(row.to_json() + "\n" for row in rows))
+    return path
+
+
+def command(*arguments):
+    parser = argparse.ArgumentParser()
+    compare.add_arguments(parser)
+    return compare.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+@pytest.mark.parametrize("visits", [1, 3], ids=["one-visit", "three-visits"])
+@pytest.mark.parametrize("between", [0.0, 0.02], ids=["steady", "visits-differ-2%"])
+def test_same_code_raises_no_alarm_in_20_repeats(make_run, visits, between):
+    alarms = [
+        compare.across(
+            make_run(2 * seed, visits=visits, between=between),
+            make_run(2 * seed + 1, visits=visits, between=between),
+        ).slower(compare.FAIL_BELOW_ACROSS)
+        for seed in range(REPEATS)
+    ]
+    assert alarms == [[]] * REPEATS
+
+
+def test_backend_slowed_by_10_percent_is_caught_across_runs(make_run):
+    for seed in range(REPEATS):
+        base = make_run(2 * seed, visits=2)
+        new = make_run(2 * seed + 1, {"native": 1.10}, visits=2)
+        slower = compare.across(base, new).slower(compare.FAIL_BELOW_ACROSS)
+        assert {change.variant for change in slower} == {"native"}, seed
+
+
+def test_slower_machine_is_no_slower_backend(make_run):
+    everything = {"torch_bf16": 1.3, "native": 1.3, "native/prepared": 1.3}
+    base, new = make_run(0), make_run(1, everything)
+    assert compare.across(base, new).slower(compare.FAIL_BELOW_ACROSS) == []
+    assert compare.across(base, new, absolute=True).slower(compare.FAIL_BELOW_ACROSS)
+
+
+def test_variant_slowed_by_5_percent_is_caught_within_a_run(make_run):
+    for seed in range(REPEATS):
+        equal = make_run(seed, {"native/prepared": 0.8 / 0.7})
+        slowed = make_run(seed, {"native/prepared": 1.05 * 0.8 / 0.7})
+        names = "native", "native/prepared"
+        assert compare.within(equal, *names).slower(1.0) == [], seed
+        assert compare.within(slowed, *names).slower(1.0), seed
+
+
+def test_visits_that_differ_widen_the_band(make_run):
+    steady = compare.across(make_run(0, visits=4), make_run(1, visits=4))
+    wild = compare.across(make_run(0, visits=4, between=0.1), make_run(1, visits=4, between=0.1))
+    assert wild.changes[0].estimate.error > 2 * steady.changes[0].estimate.error
+
+
+def test_geometric_means_are_by_variant_stage_and_pass(make_run):
+    found = compare.across(make_run(0), make_run(1))
+    assert {(mean.variant, mean.case, mean.rows) for mean in found.means} == {
+        ("native", "fprop", 3),
+        ("native", "decode", 2),
+        ("native/prepared", "fprop", 3),
+        ("native/prepared", "decode", 2),
+    }
+
+
+def test_rows_without_a_partner_are_listed(make_run):
+    base = make_run(0)
+    found = compare.across(base, [row for row in base if row.case != "case0"])
+    assert [name.split()[0] for name in found.unmatched] == ["case0", "case0"]
+
+
+def test_nothing_in_common_is_an_error(make_run):
+    rows = make_run(0)
+    other = [replace(row, case=f"other-{row.case}") for row in rows]
+    with pytest.raises(ResultsError, match="needs at least one timed row that both files hold"):
+        compare.across(rows, other)
+
+
+def test_within_needs_both_variants(make_run):
+    with pytest.raises(ResultsError, match="times both native and nobody"):
+        compare.within(make_run(0), "native", "nobody")
+
+
+def test_command_exit_status(make_run, tmp_path, capsys):
+    base = write(tmp_path / "base.jsonl", make_run(0, visits=2))
+    same = write(tmp_path / "same.jsonl", make_run(1, visits=2))
+    slow = write(tmp_path / "slow.jsonl", make_run(2, {"native": 1.2}, visits=2))
+    assert command(base, same) == 0
+    assert command(base, slow) == 1
+    assert command(base, slow, "--fail-below", "0.5") == 0
+    assert command(base) == 2
+    assert "needs a second rows file" in capsys.readouterr().err
+    assert command(base, tmp_path / "none.jsonl") == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_command_compares_variants_within_a_file(make_run, tmp_path):
+    rows = write(tmp_path / "rows.jsonl", make_run(0, {"native/prepared": 1.1 * 0.8 / 0.7}))
+    assert command(rows, "--variants", "native", "native/prepared") == 1
+    assert command(rows, "--variants", "native/prepared", "native") == 0
+
+
+def test_command_prints_json(make_run, tmp_path, capsys):
+    base = write(tmp_path / "base.jsonl", make_run(0))
+    command(base, base, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert [row["ratio"] for row in found["rows"]] == [1.0] * 10
+    assert not any(row["slower"] for row in found["geometric_means"])
+
+
+def test_unknown_devices_are_compared_and_named(tmp_path, capsys):
+    samples = [1.0, 1.01, 0.99, 1.0]
+    old = make_row("native", samples, baseline="", machine={})
+    new = replace(old, machine={"device": "sm_999", "name": "a device of tomorrow"})
+    paths = [write(tmp_path / f"{i}.jsonl", [row]) for i, row in enumerate((old, new))]
+    assert command(*paths) == 0
+    assert "the runs differ in device: unknown and sm_999" in capsys.readouterr().err
+
+
+def test_cut_off_line_is_reported_and_the_rest_compared(make_run, tmp_path, capsys):
+    path = write(tmp_path / "rows.jsonl", make_run(0))
+    path.write_text(path.read_text()[:-20])
+    assert command(path, path) == 0
+    assert "the last line was cut off" in capsys.readouterr().err.replace("\n", " ")

@@ -1,0 +1,117 @@
+"""Figures and the report: complete, self-contained, and nothing on top of anything else."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+
+import pytest
+
+from bench.conftest import make_row
+from mxgemm.bench import figures, report
+from mxgemm.bench.results import with_speedups
+
+pytestmark = pytest.mark.host
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    figures.close_all()
+
+
+def run(module, *arguments):
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return module.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def write(path, rows):
+    path.write_text("".join(row.to_json() + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def rows(make_run):
+    return [replace(row, m=2**i, k=1024) for i, row in enumerate(make_run(0))]
+
+
+def test_every_figure_is_drawn_as_png_and_svg(make_run, tmp_path):
+    path = write(tmp_path / "rows.jsonl", [replace(row, k=1024) for row in make_run(0)])
+    assert run(figures, path, "-o", tmp_path / "out") == 0
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert names == {f"{name}.{suffix}" for name in figures.FIGURES for suffix in ("png", "svg")}
+    assert all(file.stat().st_size > 1000 for file in (tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_texts_do_not_overlap(make_run, name):
+    figure = figures.FIGURES[name]([replace(row, k=1024) for row in make_run(0)])
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    texts = [
+        text
+        for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))
+        if text.get_text() and text.get_visible()
+    ]
+    boxes = [(t.get_text(), t.get_window_extent(renderer).padded(-1)) for t in texts]
+    inside = [(text, box) for text, box in boxes if box.x1 > 0 and box.width > 0]
+    clashes = [
+        (one, two)
+        for index, (one, first) in enumerate(inside)
+        for two, second in inside[index + 1 :]
+        if one != two and first.overlaps(second) and min(first.height, second.height) > 0
+    ]
+    assert clashes == []
+    drawn, (width, height) = figure.get_tightbbox(renderer), figure.get_size_inches()
+    assert min(drawn.x0, drawn.y0) >= -0.01
+    assert (drawn.x1, drawn.y1) <= (width + 0.01, height + 0.01)
+
+
+def test_variants_differ_without_colour():
+    names = [f"variant{i}" for i in range(8)]
+    looks = figures.styles(names)
+    assert len({style.marker for style in looks.values()}) == 8
+    assert len({style.hatch for style in looks.values()}) == 8
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path, capsys):
+    row = make_row("native", [1.0, 1.1], baseline="", roofs={}, source_error=None)
+    assert run(figures, write(tmp_path / "rows.jsonl", [row]), "-o", tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "nothing to draw" in error
+    assert "needs timed GEMM rows with measured roofs" in error
+
+
+def test_devices_never_share_a_figure(make_run):
+    here = make_run(0)
+    there = [replace(row, machine={"device": "sm_999"}) for row in here]
+    drawn, _ = figures.draw_all([*here, *there])
+    assert {"cpu-roofline", "sm_999-roofline"} <= set(drawn)
+
+
+def test_modelled_rows_are_marked():
+    modelled = make_row("kernel", [0.5], status="modelled")
+    assert figures.label(modelled) == "kernel (modelled)"
+
+
+def test_report_is_one_self_contained_page(make_run, tmp_path):
+    silent = make_row("other", [1.0], case="x")
+    silent = replace(silent, status="rejected", reason="SHAPE: <k> & more", median_ms=None)
+    rows = [*make_run(0), silent, make_row("kernel", [0.5], case="y", status="modelled")]
+    page = tmp_path / "report.html"
+    assert run(report, write(tmp_path / "rows.jsonl", rows), "-o", page) == 0
+    text = page.read_text()
+    assert text.count("<svg") == text.count("<figure>") >= 4
+    assert "SHAPE: &lt;k&gt; &amp; more" in text
+    assert 'class="modelled"' in text
+    outside = re.findall(r'(?:src|href)="(?!#)([^"]+)"', text)
+    assert outside == []
+
+
+def test_report_says_what_is_wrong_in_one_line(tmp_path, capsys):
+    assert run(report, tmp_path / "none.jsonl") == 2
+    assert "cannot be read: No such file" in capsys.readouterr().err
+    rows = write(tmp_path / "rows.jsonl", with_speedups([make_row("native", [1.0, 1.0])]))
+    assert run(report, rows, "-o", tmp_path / "no" / "where.html") == 2

@@ -1,0 +1,275 @@
+"""A run from suite to rows: statuses, order, interruption and resumption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mxgemm import dispatch
+from mxgemm.backends.base import Rejection, RejectionCode
+from mxgemm.backends.reference import Reference
+from mxgemm.bench import cases, quantizers, results, roofs, runner, variants
+from mxgemm.bench.errors import ResultsError, SuiteError
+from mxgemm.bench.results import RowWriter
+from mxgemm.bench.runner import Runner
+
+pytestmark = pytest.mark.host
+SQUARE = {"kind": "square", "sizes": [32, 64]}
+
+
+@pytest.fixture(autouse=True)
+def quick_roofs(monkeypatch):
+    """Roofs are measured once elsewhere; here they are given."""
+    given = roofs.Roofs({"copy": 10.0}, {"float32": 0.1})
+    monkeypatch.setattr(roofs, "measure", lambda device, clock: given)
+
+
+def suite(*tables, **settings):
+    quick = {
+        "baseline": "torch_fp32",
+        "warm_up_seconds": 0.0,
+        "sample_seconds": 0.0,
+        "seconds_per_case": 0.0,
+        "rounds": [3, 3],
+    }
+    return cases.parse({"suite": {**quick, **settings}, "cases": list(tables or (SQUARE,))}, "s")
+
+
+def execute(path, made, *, resume=False, check=True):
+    writer = RowWriter(path)
+    done = writer.open(resume=resume)
+    outcome = Runner(made, check=check).execute(writer, done)
+    return outcome, results.read(path)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "rows.jsonl"
+
+
+class Broken(Reference):
+    """A backend with a defect that a test chooses."""
+
+    name = "broken"
+    defect = ""
+
+    def automatic(self, problem):
+        return False
+
+    def check(self, problem):
+        if self.defect == "rejects":
+            return Rejection(RejectionCode.SHAPE, "m must be 7, got another; pad m")
+        return super().check(problem)
+
+    def launch(self, plan, a, b, out, args):
+        if self.defect == "raises":
+            raise RuntimeError("out of something")
+        super().launch(plan, a, b, out, args)
+        if self.defect == "wrong":
+            out[1, 1] += 1
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    backend = Broken()
+    monkeypatch.setattr(dispatch, "BACKENDS", (*dispatch.BACKENDS, backend))
+    dispatch.cache.clear()
+    yield backend
+    dispatch.cache.clear()
+
+
+def test_rows_hold_what_was_measured(path):
+    made = suite(variants=["reference", "reference_fp32/scale_32x8"], stages=["gemm", "relayout"])
+    outcome, found = execute(path, made)
+    assert outcome.done == 2
+    keys = {(r.variant, r.stage) for r in found.rows}
+    assert keys == {
+        ("torch_fp32", "gemm"),
+        ("reference", "gemm"),
+        ("reference_fp32/scale_32x8", "gemm"),
+        ("reference_fp32/scale_32x8", "relayout"),
+    }
+    for row in found.rows:
+        assert row.status == "timed", row.reason
+        assert len(row.samples_ms) == 3
+        assert row.median_ms > 0
+        assert row.machine["threads"] >= 1
+        assert row.versions["torch"] == torch.__version__
+        assert row.roofs["gbps"] == {"copy": 10.0}
+        if row.stage == "gemm":
+            assert 0 <= row.oracle["worst"] <= 1
+            assert row.speedup > 0
+    assert {r.backend for r in found.rows} == {"peer", "reference", "reference_fp32"}
+
+
+def test_wrong_result_is_not_timed(path, broken):
+    broken.defect = "wrong"
+    _, found = execute(path, suite(variants=["broken", "reference"]))
+    wrong = [r for r in found.rows if r.variant == "broken"]
+    assert {r.status for r in wrong} == {"wrong"}
+    assert all("D[1, 1] is" in r.reason and not r.samples_ms for r in wrong)
+    assert {r.status for r in found.rows if r.variant == "reference"} == {"timed"}
+
+
+def test_check_can_be_left_out(path, broken):
+    broken.defect = "wrong"
+    _, found = execute(path, suite(variants=["broken"]), check=False)
+    assert {r.status for r in found.rows} == {"timed"}
+    assert all(r.oracle == {} for r in found.rows)
+
+
+@pytest.mark.parametrize(
+    ("defect", "status", "reason"),
+    [
+        ("rejects", "rejected", "SHAPE: m must be 7, got another; pad m"),
+        ("raises", "failed", "RuntimeError: out of something"),
+    ],
+)
+def test_refusal_or_error_is_a_row_under_its_own_name(path, broken, defect, status, reason):
+    broken.defect = defect
+    _, found = execute(path, suite(variants=["broken", "reference"]))
+    rows = [r for r in found.rows if r.variant == "broken"]
+    assert {(r.status, r.backend) for r in rows} == {(status, "broken")}
+    assert all(reason in r.reason and r.median_ms is None for r in rows)
+
+
+def test_variant_without_prepared_form_says_so(path):
+    _, found = execute(path, suite(variants=["reference/prepared"]))
+    rows = [r for r in found.rows if r.variant == "reference/prepared"]
+    assert all("no prepared form" in r.reason for r in rows)
+
+
+def test_too_slow_call_is_reported_not_timed(path):
+    _, found = execute(path, suite(variants=["reference"], max_call_seconds=1e-9))
+    assert {r.status for r in found.rows} == {"too_slow"}
+
+
+def test_peer_of_another_device_is_rejected(path):
+    _, found = execute(path, suite(variants=["torch_scaled_mm_fp8"]))
+    rows = [r for r in found.rows if r.variant == "torch_scaled_mm_fp8"]
+    assert {r.status for r in rows} == {"rejected"}
+    assert "runs on cuda, got cpu" in rows[0].reason
+
+
+@pytest.mark.parametrize("distribution", ["positive", "student_t", "outlier_channels", "minilm"])
+def test_every_cpu_peer_is_right_on_every_distribution(path, distribution):
+    names = ["torch_bf16", "dequantize_matmul", "torch_int_mm", "torch_bf16_prepacked"]
+    table = {"kind": "gemm", "m": [5], "n": [40], "k": [96], "distributions": [distribution]}
+    _, found = execute(path, suite(table, variants=names))
+    for row in found.rows:
+        allowed = {"timed"} if row.variant != "torch_bf16_prepacked" else {"timed", "rejected"}
+        assert row.status in allowed, row.reason
+
+
+def test_quantize_cases_time_quantizers_and_check_their_bytes(path, monkeypatch):
+    table = {"kind": "quantize", "shapes": [[64, 96]]}
+    names = ["quantize", "quantize_pair", "torch_copy"]
+    made = suite(table, variants=names, baseline="torch_copy")
+    _, found = execute(path, made)
+    assert {(r.variant, r.status, r.stage) for r in found.rows} == {
+        (name, "timed", "quantize") for name in names
+    }
+    wrong = quantizers.quantize
+    monkeypatch.setattr(quantizers, "quantize", lambda x, pad: wrong(x * 1.5, pad=pad))
+    _, found = execute(path.with_name("wrong.jsonl"), made)
+    bad = {r.variant: r for r in found.rows}["quantize"]
+    assert bad.status == "wrong"
+    assert "differ from the reference quantizer's" in bad.reason
+
+
+def test_padded_contraction_is_timed(path):
+    table = {"kind": "gemm", "m": [3], "n": [8], "k": [50], "pad": True}
+    _, found = execute(path, suite(table, variants=["reference"], stages=["gemm", "total"]))
+    assert {r.status for r in found.rows} == {"timed"}
+
+
+def test_interruption_keeps_finished_cases_and_resume_goes_on(path, monkeypatch):
+    made = suite(variants=["reference"], visits=2)
+    whole = runner.Runner.run_case
+    calls = []
+
+    def interrupted(self, case, visit=0):
+        calls.append((case.m, visit))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(self, case, visit)
+
+    monkeypatch.setattr(runner.Runner, "run_case", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        execute(path, made)
+    assert len(results.read(path).written) == 4
+    outcome, found = execute(path, made, resume=True)
+    assert (outcome.resumed, outcome.done) == (2, 2)
+    assert calls == [(32, 0), (64, 0), (32, 1), (32, 1), (64, 1)]
+    assert all(row.rounds == (3, 3) for row in found.rows)
+
+
+def test_full_disk_ends_the_run_and_keeps_what_was_written(path, monkeypatch):
+    append = RowWriter.append
+
+    def full(self, rows):
+        if self.written:
+            self.path = path.parent / "full"
+            self.path.symlink_to("/dev/full")
+        append(self, rows)
+
+    monkeypatch.setattr(RowWriter, "append", full)
+    with pytest.raises(ResultsError, match="No space left on device; 2 rows of this run are kept"):
+        execute(path, suite(variants=["reference"]))
+    assert len(results.read(path).written) == 2
+
+
+def test_time_limit_begins_no_further_case(path):
+    outcome, found = execute(path, suite(variants=["reference"], time_limit_seconds=-1.0))
+    assert (outcome.not_begun, found.written) == (2, ())
+
+
+def test_emulated_device_gives_modelled_rows_only(path, broken, monkeypatch):
+    monkeypatch.setattr(Broken, "check", lambda self, problem: None)
+    names = ["broken", "reference"]
+    _, found = execute(path, suite(variants=names, device="gfx1250:emulated"))
+    reasons = {r.variant: (r.status, r.reason) for r in found.rows}
+    assert reasons["broken"][0] == "rejected"
+    assert "modelled_ms" in reasons["broken"][1]
+    monkeypatch.setattr(Broken, "modelled_ms", lambda self, plan: 0.25, raising=False)
+    _, found = execute(
+        path.with_name("modelled.jsonl"), suite(variants=names, device="gfx1250:emulated")
+    )
+    row = next(r for r in found.rows if r.variant == "broken")
+    assert (row.status, row.median_ms, row.speedup) == ("modelled", 0.25, None)
+    assert row.device == "gfx1250:emulated"
+
+
+def test_threads_are_pinned_stated_and_restored(path):
+    before = torch.get_num_threads()
+    _, found = execute(path, suite(variants=["reference"], threads=1))
+    assert {r.machine["threads"] for r in found.rows} == {1}
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nobody", "variant: must be one of"), ("reference/upside_down", "must be 'prepared' or a")],
+)
+def test_unknown_variant_is_an_error(name, message):
+    with pytest.raises(SuiteError, match=message):
+        variants.get(name)
+
+
+def test_unknown_device_is_an_error():
+    with pytest.raises(ValueError, match="device: must be cpu, cuda"):
+        Runner(suite(device="tpu"))
+
+
+def test_variant_forms():
+    assert variants.get("reference/prepared").prepared
+    layout = variants.get("reference/tile_16x16+scale_32x8").layout
+    assert str(layout) == "tile_16x16+scale_32x8"
+    assert variants.get("reference/tile_16x16").layout.codes.name == "tile_16x16"
+
+
+def test_baseline_takes_part_even_when_it_is_not_named():
+    made = replace(suite(), variants=("reference",))
+    assert [v.name for v in Runner(made).variants] == ["reference", "torch_fp32"]

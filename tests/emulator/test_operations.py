@@ -1,0 +1,734 @@
+"""Every instruction that computes, on edge values: one row each, with the value that the ISA guide's text asks for.
+
+The expectations are written here from that text, in Python integers, apart from the executor.
+"""
+
+import itertools
+import math
+import struct
+
+import numpy as np
+import pytest
+
+from gfx1250_programs import LANES, run_wave
+from mxgemm.emulator import UnsupportedInstruction
+from mxgemm.emulator.gfx1250.table import DUAL, ROWS
+
+pytestmark = pytest.mark.emulated
+
+M32, M64 = (1 << 32) - 1, (1 << 64) - 1
+EDGES = [0, 1, 2, 5, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x12345678, 0x55555555, 0xAAAAAAAA]
+EDGES += [0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF, 0x00FFFFFF, 0x01000000]
+WIDE_EDGES = [0, 1, 63, 64, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 32, 0x123456789ABCDEF0, M64 >> 1, 1 << 63, M64]
+
+
+def signed(value: int, bits: int = 32) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def fields(value: int, where: int, bits: int, *, sign: bool) -> int:
+    offset, width = where & (bits - 1), where >> 16 & 127
+    shifted = (signed(value, bits) if sign else value) >> offset
+    if width >= bits:
+        return shifted & ((1 << bits) - 1)
+    part = shifted & ((1 << width) - 1)
+    return (signed(part, width) if sign and width else part) & ((1 << bits) - 1)
+
+
+def overflows(value: int) -> bool:
+    return not -(1 << 31) <= value < 1 << 31
+
+
+# ---------------------------------------------------------------------------------------------------- scalar
+# mnemonic -> (source widths, result width, f(*sources, scc) -> (result, scc after))
+
+
+def keeps(f):
+    return lambda *s, scc: (f(*s), scc)
+
+
+def nonzero(f, bits=32):
+    def g(*s, scc):
+        result = f(*s) & ((1 << bits) - 1)
+        return result, result != 0
+
+    return g
+
+
+def compares(f):
+    return lambda a, b, scc: (None, f(a, b))
+
+
+def ordered(f, key):
+    return lambda a, b, scc: (a if f(key(a), key(b)) else b, f(key(a), key(b)))
+
+
+def unsigned(value):
+    return value
+
+
+def shifted_add(n):
+    return lambda a, b, scc: (((a << n) + b) & M32, (a << n) + b > M32)
+
+
+SCALAR = {
+    "s_add_co_u32": (1, lambda a, b, scc: ((a + b) & M32, a + b > M32)),
+    "s_sub_co_u32": (1, lambda a, b, scc: ((a - b) & M32, b > a)),
+    "s_add_co_i32": (1, lambda a, b, scc: ((a + b) & M32, overflows(signed(a) + signed(b)))),
+    "s_sub_co_i32": (1, lambda a, b, scc: ((a - b) & M32, overflows(signed(a) - signed(b)))),
+    "s_add_co_ci_u32": (1, lambda a, b, scc: ((a + b + scc) & M32, a + b + scc > M32)),
+    "s_sub_co_ci_u32": (1, lambda a, b, scc: ((a - b - scc) & M32, b + scc > a)),
+    "s_lshl1_add_u32": (1, shifted_add(1)),
+    "s_lshl2_add_u32": (1, shifted_add(2)),
+    "s_lshl3_add_u32": (1, shifted_add(3)),
+    "s_lshl4_add_u32": (1, shifted_add(4)),
+    "s_min_i32": (1, ordered(lambda a, b: a < b, signed)),
+    "s_min_u32": (1, ordered(lambda a, b: a < b, unsigned)),
+    "s_max_i32": (1, ordered(lambda a, b: a >= b, signed)),
+    "s_max_u32": (1, ordered(lambda a, b: a >= b, unsigned)),
+    "s_and_b32": (1, nonzero(lambda a, b: a & b)),
+    "s_or_b32": (1, nonzero(lambda a, b: a | b)),
+    "s_xor_b32": (1, nonzero(lambda a, b: a ^ b)),
+    "s_xnor_b32": (1, nonzero(lambda a, b: ~(a ^ b))),
+    "s_and_not1_b32": (1, nonzero(lambda a, b: a & ~b)),
+    "s_or_not1_b32": (1, nonzero(lambda a, b: a | ~b)),
+    "s_lshl_b32": (1, nonzero(lambda a, b: a << (b & 31))),
+    "s_lshr_b32": (1, nonzero(lambda a, b: a >> (b & 31))),
+    "s_ashr_i32": (1, nonzero(lambda a, b: signed(a) >> (b & 31))),
+    "s_bfe_u32": (1, nonzero(lambda a, b: fields(a, b, 32, sign=False))),
+    "s_bfe_i32": (1, nonzero(lambda a, b: fields(a, b, 32, sign=True))),
+    "s_bfm_b32": (1, keeps(lambda a, b: ((1 << (a & 31)) - 1) << (b & 31) & M32)),
+    "s_mul_i32": (1, keeps(lambda a, b: a * b & M32)),
+    "s_mul_hi_u32": (1, keeps(lambda a, b: a * b >> 32)),
+    "s_mul_hi_i32": (1, keeps(lambda a, b: signed(a) * signed(b) >> 32 & M32)),
+    "s_cselect_b32": (1, lambda a, b, scc: (a if scc else b, scc)),
+    "s_pack_ll_b32_b16": (1, keeps(lambda a, b: (a & 0xFFFF) | (b & 0xFFFF) << 16)),
+    "s_pack_lh_b32_b16": (1, keeps(lambda a, b: (a & 0xFFFF) | (b & 0xFFFF0000))),
+    "s_pack_hh_b32_b16": (1, keeps(lambda a, b: a >> 16 | (b & 0xFFFF0000))),
+    "s_and_b64": (2, nonzero(lambda a, b: a & b, 64)),
+    "s_or_b64": (2, nonzero(lambda a, b: a | b, 64)),
+    "s_xor_b64": (2, nonzero(lambda a, b: a ^ b, 64)),
+    "s_and_not1_b64": (2, nonzero(lambda a, b: a & ~b, 64)),
+    "s_cselect_b64": (2, lambda a, b, scc: (a if scc else b, scc)),
+    "s_add_nc_u64": (2, keeps(lambda a, b: (a + b) & M64)),
+    "s_sub_nc_u64": (2, keeps(lambda a, b: (a - b) & M64)),
+    "s_mul_u64": (2, keeps(lambda a, b: a * b & M64)),
+    "s_lshl_b64": (3, nonzero(lambda a, b: a << (b & 63), 64)),
+    "s_lshr_b64": (3, nonzero(lambda a, b: a >> (b & 63), 64)),
+    "s_ashr_i64": (3, nonzero(lambda a, b: signed(a, 64) >> (b & 63), 64)),
+    "s_bfe_u64": (3, nonzero(lambda a, b: fields(a, b, 64, sign=False), 64)),
+    "s_bfe_i64": (3, nonzero(lambda a, b: fields(a, b, 64, sign=True), 64)),
+    "s_cmp_eq_i32": (0, compares(lambda a, b: a == b)),
+    "s_cmp_lg_i32": (0, compares(lambda a, b: a != b)),
+    "s_cmp_gt_i32": (0, compares(lambda a, b: signed(a) > signed(b))),
+    "s_cmp_ge_i32": (0, compares(lambda a, b: signed(a) >= signed(b))),
+    "s_cmp_lt_i32": (0, compares(lambda a, b: signed(a) < signed(b))),
+    "s_cmp_le_i32": (0, compares(lambda a, b: signed(a) <= signed(b))),
+    "s_cmp_eq_u32": (0, compares(lambda a, b: a == b)),
+    "s_cmp_lg_u32": (0, compares(lambda a, b: a != b)),
+    "s_cmp_gt_u32": (0, compares(lambda a, b: a > b)),
+    "s_cmp_ge_u32": (0, compares(lambda a, b: a >= b)),
+    "s_cmp_lt_u32": (0, compares(lambda a, b: a < b)),
+    "s_cmp_le_u32": (0, compares(lambda a, b: a <= b)),
+    "s_bitcmp0_b32": (0, compares(lambda a, b: not a >> (b & 31) & 1)),
+    "s_bitcmp1_b32": (0, compares(lambda a, b: bool(a >> (b & 31) & 1))),
+    "s_cmp_eq_u64": (-2, compares(lambda a, b: a == b)),
+    "s_cmp_lg_u64": (-2, compares(lambda a, b: a != b)),
+}
+"""1: 32 bits; 2: 64 bits; 3: 64 bits, second source 32; 0 and -2: comparisons of 32 and 64 bits."""
+
+BIT_FIELDS = [4 << 16 | 12, 0, 32 << 16, 31 << 16 | 1, 64 << 16 | 5, 1 << 16 | 31, 63 << 16 | 3]
+
+
+def scalar_program(name: str, kind: int) -> str:
+    first = "s[4:5]" if kind in (2, 3, -2) else "s4"
+    second = "s[6:7]" if kind in (2, -2) else "s6"
+    destination = {1: "s8, ", 2: "s[8:9], ", 3: "s[8:9], "}.get(kind, "")
+    return f"{name} {destination}{first}, {second}"
+
+
+@pytest.mark.parametrize("name", SCALAR)
+def test_scalar_operation_gives_result_and_condition(name):
+    kind, expected = SCALAR[name]
+    firsts = WIDE_EDGES if kind in (2, 3, -2) else EDGES
+    seconds = WIDE_EDGES if kind in (2, -2) else EDGES + (BIT_FIELDS if "bfe" in name else [])
+    for a, b, scc in itertools.product(firsts, seconds, (False, True)):
+        scalars = {4: a & M32, 5: a >> 32, 6: b & M32, 7: b >> 32}
+        state = run_wave(scalar_program(name, kind), scalars=scalars, scc=scc)
+        result, after = expected(a, b, scc=scc)
+        got = {1: state.scalars[8], 2: state.scalar64(8), 3: state.scalar64(8)}.get(kind)
+        assert (got, state.scc) == (result, after), (hex(a), hex(b), scc)
+
+
+def reversed_count(value: int) -> int:
+    return 32 - value.bit_length() if value else M32
+
+
+SCALAR_ONE = {
+    "s_mov_b32": (1, keeps(lambda a: a)),
+    "s_mov_b64": (2, keeps(lambda a: a)),
+    "s_not_b32": (1, nonzero(lambda a: ~a)),
+    "s_not_b64": (2, nonzero(lambda a: ~a, 64)),
+    "s_abs_i32": (1, nonzero(lambda a: abs(signed(a)))),
+    "s_sext_i32_i8": (1, keeps(lambda a: signed(a, 8) & M32)),
+    "s_sext_i32_i16": (1, keeps(lambda a: signed(a, 16) & M32)),
+    "s_ctz_i32_b32": (1, keeps(lambda a: (a & -a).bit_length() - 1 if a else M32)),
+    "s_clz_i32_u32": (1, keeps(reversed_count)),
+    "s_brev_b32": (1, keeps(lambda a: int(f"{a:032b}"[::-1], 2))),
+    "s_bcnt1_i32_b32": (1, nonzero(lambda a: a.bit_count())),
+}
+
+
+@pytest.mark.parametrize("name", SCALAR_ONE)
+def test_scalar_operation_of_one_source(name):
+    words, expected = SCALAR_ONE[name]
+    for a, scc in itertools.product(WIDE_EDGES if words == 2 else EDGES, (False, True)):
+        program = f"{name} s[8:9], s[4:5]" if words == 2 else f"{name} s8, s4"
+        state = run_wave(program, scalars={4: a & M32, 5: a >> 32}, scc=scc)
+        got = state.scalar64(8) if words == 2 else state.scalars[8]
+        assert (got, state.scc) == expected(a, scc=scc), hex(a)
+
+
+UPDATES = [
+    ("s_bitset1_b32 s8, s4", {8: 0x10, 4: 33}, 0x12, None),
+    ("s_bitset0_b32 s8, s4", {8: 0xFF, 4: 3}, 0xF7, None),
+    ("s_movk_i32 s8, 0x8000", {}, 0xFFFF8000, None),
+    ("s_addk_co_i32 s8, 0x7fff", {8: 0x7FFFFFFF}, 0x80007FFE, True),
+    ("s_addk_co_i32 s8, 0xffff", {8: 5}, 4, False),
+    ("s_mulk_i32 s8, 0xfffe", {8: 3}, 0xFFFFFFFA, None),
+    ("s_mov_b32 null, s4\ns_mov_b32 s8, null", {4: 7}, 0, None),
+]
+
+
+@pytest.mark.parametrize(("program", "scalars", "expected", "scc"), UPDATES)
+def test_scalar_update(program, scalars, expected, scc):
+    state = run_wave(program, scalars=scalars, scc=False)
+    assert state.scalars[8] == expected
+    assert state.scc == bool(scc)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("s_and_saveexec_b32", lambda a, e: a & e),
+        ("s_or_saveexec_b32", lambda a, e: a | e),
+        ("s_and_not1_saveexec_b32", lambda a, e: a & ~e & M32),
+    ],
+)
+def test_exec_is_saved_and_combined(name, expected):
+    for a, e in itertools.product((0, 0xF0F0, M32), (0xFF00, M32)):
+        state = run_wave(f"s_mov_b32 exec_lo, s5\n{name} s8, s4", scalars={4: a, 5: e})
+        assert (state.scalars[8], state.scalars[126], state.scc) == (e, expected(a, e), expected(a, e) != 0)
+
+
+# ---------------------------------------------------------------------------------------------------- control
+
+
+@pytest.mark.parametrize(
+    ("branch", "scalars", "scc", "taken"),
+    [
+        ("s_branch", {}, False, True),
+        ("s_cbranch_scc0", {}, False, True),
+        ("s_cbranch_scc0", {}, True, False),
+        ("s_cbranch_scc1", {}, True, True),
+        ("s_cbranch_scc1", {}, False, False),
+        ("s_cbranch_vccz", {106: 0}, False, True),
+        ("s_cbranch_vccz", {106: 4}, False, False),
+        ("s_cbranch_vccnz", {106: 4}, False, True),
+        ("s_cbranch_vccnz", {106: 0}, False, False),
+        ("s_cbranch_execz", {126: 0}, False, True),
+        ("s_cbranch_execz", {126: 1}, False, False),
+        ("s_cbranch_execnz", {126: 1}, False, True),
+        ("s_cbranch_execnz", {126: 0}, False, False),
+    ],
+)
+def test_branches(branch, scalars, scc, taken):
+    program = f"s_mov_b32 s8, 1\n{branch} .LBB0_1\ns_mov_b32 s8, 2\n.LBB0_1:\ns_nop 0"
+    assert run_wave(program, scalars=scalars, scc=scc).scalars[8] == (1 if taken else 2)
+
+
+def test_hardware_registers_are_read_and_written_by_field():
+    program = (
+        "s_setreg_imm32_b32 hwreg(HW_REG_WAVE_SCHED_MODE, 0, 2), 2\ns_setreg_b32 hwreg(HW_REG_WAVE_SCHED_MODE, 4, 4), s4\n"
+        "s_getreg_b32 s8, hwreg(HW_REG_WAVE_SCHED_MODE, 0, 32)"
+    )
+    assert run_wave(program, scalars={4: 0xFA}).scalars[8] == 0xA2
+    with pytest.raises(UnsupportedInstruction, match=r"s_setreg of MODE bits \[3:0\]"):
+        run_wave("s_setreg_imm32_b32 hwreg(HW_REG_WAVE_MODE, 0, 4), 0")
+    with pytest.raises(UnsupportedInstruction, match="s_getreg of hardware register 20"):
+        run_wave("s_getreg_b32 s8, hwreg(20, 0, 32)")
+
+
+def test_waits_on_two_counters_prove_both():
+    for name in ("s_wait_loadcnt_dscnt", "s_wait_storecnt_dscnt"):
+        run_wave(f"v_mov_b32 v1, 0\nds_store_b32 v1, v1\nds_load_b32 v2, v1\n{name} 0x0\nv_mov_b32 v3, v2", lds_bytes=4)
+    run_wave("s_wait_asynccnt 0x0")
+    with pytest.raises(UnsupportedInstruction, match="only the workgroup's"):
+        run_wave("s_barrier_signal 1")
+
+
+# ---------------------------------------------------------------------------------------------- vector, integer
+
+
+def u24(value: int) -> int:
+    return value & 0xFFFFFF
+
+
+def i24(value: int) -> int:
+    return signed(value, 24)
+
+
+def byte_of(high: int, low: int, choice: int) -> int:
+    data = high << 32 | low
+    if choice >= 13:
+        return 0xFF
+    if choice == 12:
+        return 0
+    if choice >= 8:
+        return 0xFF if data >> (16 * (choice - 8) + 15) & 1 else 0
+    return data >> 8 * choice & 0xFF
+
+
+def permuted(a, b, c):
+    return sum(byte_of(a, b, c >> 8 * n & 0xFF) << 8 * n for n in range(4))
+
+
+def bfe_signed(a, b, c):
+    width = c & 31
+    return signed(a >> (b & 31), width) if width else 0
+
+
+VECTOR = {
+    "v_mov_b32": lambda a: a,
+    "v_not_b32": lambda a: ~a,
+    "v_add_nc_u32": lambda a, b: a + b,
+    "v_sub_nc_u32": lambda a, b: a - b,
+    "v_subrev_nc_u32": lambda a, b: b - a,
+    "v_and_b32": lambda a, b: a & b,
+    "v_or_b32": lambda a, b: a | b,
+    "v_xor_b32": lambda a, b: a ^ b,
+    "v_xnor_b32": lambda a, b: ~(a ^ b),
+    "v_lshlrev_b32": lambda a, b: b << (a & 31),
+    "v_lshrrev_b32": lambda a, b: b >> (a & 31),
+    "v_ashrrev_i32": lambda a, b: signed(b) >> (a & 31),
+    "v_mul_lo_u32": lambda a, b: a * b,
+    "v_mul_hi_u32": lambda a, b: a * b >> 32,
+    "v_mul_hi_i32": lambda a, b: signed(a) * signed(b) >> 32,
+    "v_mul_u32_u24": lambda a, b: u24(a) * u24(b),
+    "v_mul_i32_i24": lambda a, b: i24(a) * i24(b),
+    "v_max_u32": max,
+    "v_min_u32": min,
+    "v_max_i32": lambda a, b: max(signed(a), signed(b)),
+    "v_min_i32": lambda a, b: min(signed(a), signed(b)),
+    "v_med3_i32": lambda a, b, c: sorted(map(signed, (a, b, c)))[1],
+    "v_lshl_add_u32": lambda a, b, c: (a << (b & 31)) + c,
+    "v_add_lshl_u32": lambda a, b, c: ((a + b) & M32) << (c & 31),
+    "v_lshl_or_b32": lambda a, b, c: a << (b & 31) | c,
+    "v_and_or_b32": lambda a, b, c: (a & b) | c,
+    "v_or3_b32": lambda a, b, c: a | b | c,
+    "v_xor3_b32": lambda a, b, c: a ^ b ^ c,
+    "v_add3_u32": lambda a, b, c: a + b + c,
+    "v_xad_u32": lambda a, b, c: (a ^ b) + c,
+    "v_mad_u32": lambda a, b, c: a * b + c,
+    "v_mad_u32_u24": lambda a, b, c: u24(a) * u24(b) + c,
+    "v_mad_i32_i24": lambda a, b, c: i24(a) * i24(b) + c,
+    "v_bfi_b32": lambda a, b, c: (a & b) | (~a & c),
+    "v_bfe_u32": lambda a, b, c: a >> (b & 31) & ((1 << (c & 31)) - 1),
+    "v_bfe_i32": bfe_signed,
+    "v_alignbit_b32": lambda a, b, c: (a << 32 | b) >> (c & 31),
+    "v_alignbyte_b32": lambda a, b, c: (a << 32 | b) >> 8 * (c & 3),
+    "v_perm_b32": permuted,
+}
+
+
+def lanes(values):
+    """Return the values in rows of 32 lanes, the last row filled up."""
+    values = list(values)
+    values += values[:1] * (-len(values) % LANES)
+    return [values[i : i + LANES] for i in range(0, len(values), LANES)]
+
+
+def check_lanes(name, program, expected, sources, dtype=np.uint32):
+    for row in lanes(sources):
+        vectors = {n + 1: np.array([s[n] for s in row], dtype) for n in range(len(row[0]))}
+        got = run_wave(program, vectors=vectors).vectors[9]
+        want = np.array([expected(*s) & M32 for s in row], np.uint32)
+        wrong = np.flatnonzero(got != want)
+        assert not wrong.size, f"{name}{[hex(int(x)) for x in row[wrong[0]]]}: {got[wrong[0]]:x}, not {want[wrong[0]]:x}"
+
+
+@pytest.mark.parametrize("name", VECTOR)
+def test_vector_operation_on_edge_values(name):
+    expected = VECTOR[name]
+    sources = sum(f.name.startswith("src") for f in ROWS[name].fields)
+    registers = ", ".join(f"v{n + 1}" for n in range(sources))
+    edges = EDGES if sources < 3 else [0, 1, 7, 31, 0x80, 0x0C0D0803, 0x12345678, 0x7FFFFFFF, 0x80000000, M32]
+    check_lanes(name, f"{name} v9, {registers}", expected, itertools.product(edges, repeat=sources))
+
+
+def test_truth_table_of_three_inputs():
+    for table in (0x00, 0x01, 0x54, 0x6C, 0x80, 0xCA, 0xE8, 0xFF):
+
+        def expected(a, b, c, table=table):
+            return sum((table >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | (c >> n & 1)) & 1) << n for n in range(32))
+
+        sources = [(0x0F0F0F0F, 0x33333333, 0x55555555), (M32, 0, 0x12345678), (0, 0, 0), (M32, M32, M32)]
+        check_lanes("v_bitop3_b32", f"v_bitop3_b32 v9, v1, v2, v3 bitop3:{table}", expected, sources)
+
+
+@pytest.mark.parametrize(("table", "expected"), [(0x54, "or"), (0x14, "xor"), (0x40, "and")])
+def test_truth_table_of_two_inputs_in_a_pair(table, expected):
+    f = {"or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "and": lambda a, b: a & b}[expected]
+    program = f"v_dual_mov_b32 v10, v1 :: v_dual_bitop2_b32 v9, v1, v2 bitop3:{table:#x}"
+    check_lanes("v_bitop2_b32", program, f, itertools.product(EDGES, repeat=2))
+
+
+def test_both_halves_of_a_pair_read_before_either_writes():
+    a, b = np.arange(LANES, dtype=np.uint32), np.arange(LANES, dtype=np.uint32) + 100
+    state = run_wave("v_dual_mov_b32 v2, v1 :: v_dual_mov_b32 v1, v2", vectors={1: a, 2: b})
+    assert (state.vectors[2] == a).all()
+    assert (state.vectors[1] == b).all()
+
+
+@pytest.mark.parametrize("name", sorted(set(DUAL.values()) - {"v_bitop2_b32"}))
+def test_half_of_a_pair_does_what_the_instruction_does_alone(name):
+    rng = np.random.default_rng(1)
+    vectors = {n: rng.standard_normal(LANES).astype(np.float32) for n in (1, 2, 3, 9, 11)}
+    sources = [f.name for f in ROWS[name].fields[1:] if f.name != "mask"]
+    registers = ", ".join(f"v{n + 1}" for n in range(len(sources)))
+    mask = ", vcc_lo" if name == "v_cndmask_b32" else ""
+    half = name.replace("v_", "v_dual_", 1)
+    scalars = {106: 0x0F0F1234}
+    alone = run_wave(f"{name} v9, {registers}{mask}", vectors=vectors, scalars=scalars)
+    for pair in (f"{half} v9, {registers} :: v_dual_mov_b32 v10, v1", f"v_dual_mov_b32 v10, v1 :: {half} v9, {registers}"):
+        state = run_wave(pair, vectors=vectors, scalars=scalars)
+        assert (state.vectors[9] == alone.vectors[9]).all()
+
+
+# --------------------------------------------------------------------------------------------- vector, 64 bits
+
+VECTOR_WIDE = {
+    "v_mov_b64": ((2,), lambda a: a),
+    "v_lshlrev_b64": ((1, 2), lambda a, b: b << (a & 63)),
+    "v_lshrrev_b64": ((1, 2), lambda a, b: b >> (a & 63)),
+    "v_ashrrev_i64": ((1, 2), lambda a, b: signed(b, 64) >> (a & 63)),
+    "v_add_nc_u64": ((2, 2), lambda a, b: a + b),
+    "v_sub_nc_u64": ((2, 2), lambda a, b: a - b),
+    "v_mul_u64": ((2, 2), lambda a, b: a * b),
+    "v_mad_nc_u64_u32": ((1, 1, 2), lambda a, b, c: a * b + c),
+    "v_mad_nc_i64_i32": ((1, 1, 2), lambda a, b, c: signed(a) * signed(b) + signed(c, 64)),
+    "v_lshl_add_u64": ((2, 1, 2), lambda a, b, c: (a << (b & 63)) + c),
+}
+
+
+@pytest.mark.parametrize("name", VECTOR_WIDE)
+def test_vector_operation_of_64_bits(name):
+    widths, expected = VECTOR_WIDE[name]
+    edges = {1: [0, 1, 5, 31, 33, 63, 0x80000000, M32], 2: [0, 1, M32, 1 << 32, 0x123456789ABCDEF0, 1 << 63, M64]}
+    registers = [f"v[{2 * n + 2}:{2 * n + 3}]" if w == 2 else f"v{2 * n + 2}" for n, w in enumerate(widths)]
+    for row in lanes(itertools.product(*(edges[w] for w in widths))):
+        vectors = {}
+        for n in range(len(widths)):
+            vectors[2 * n + 2] = np.array([s[n] & M32 for s in row], np.uint32)
+            vectors[2 * n + 3] = np.array([s[n] >> 32 for s in row], np.uint32)
+        got = run_wave(f"{name} v[10:11], {', '.join(registers)}", vectors=vectors).vector64(10)
+        assert got.tolist() == [expected(*s) & M64 for s in row]
+
+
+# -------------------------------------------------------------------------------------- masks and comparisons
+
+CARRIES = {
+    "v_add_co_u32": (False, lambda a, b, c: a + b),
+    "v_sub_co_u32": (False, lambda a, b, c: a - b),
+    "v_subrev_co_u32": (False, lambda a, b, c: b - a),
+    "v_add_co_ci_u32": (True, lambda a, b, c: a + b + c),
+    "v_sub_co_ci_u32": (True, lambda a, b, c: a - b - c),
+    "v_subrev_co_ci_u32": (True, lambda a, b, c: b - a - c),
+}
+
+
+@pytest.mark.parametrize("name", CARRIES)
+def test_carries_go_through_lane_masks(name):
+    takes, expected = CARRIES[name]
+    mask = 0x5A5A1234
+    program = f"{name} v9, s8, v1, v2{', s6' if takes else ''}"
+    for row in lanes(itertools.product(EDGES, repeat=2)):
+        vectors = {n + 1: np.array([s[n] for s in row], np.uint32) for n in range(2)}
+        state = run_wave(program, vectors=vectors, scalars={6: mask})
+        exact = [expected(*s, mask >> lane & 1) for lane, s in enumerate(row)]
+        assert state.vectors[9].tolist() == [e & M32 for e in exact]
+        assert state.scalars[8] == sum((not 0 <= e <= M32) << lane for lane, e in enumerate(exact))
+
+
+INTEGER_RELATIONS = {
+    "lt": lambda a, b: a < b,
+    "eq": lambda a, b: a == b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ne": lambda a, b: a != b,
+    "ge": lambda a, b: a >= b,
+}
+
+
+def unordered(a, b):
+    return math.isnan(a) or math.isnan(b)
+
+
+FLOAT_RELATIONS = {
+    "lt": lambda a, b: a < b,
+    "eq": lambda a, b: a == b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "lg": lambda a, b: a < b or a > b,
+    "ge": lambda a, b: a >= b,
+    "o": lambda a, b: not unordered(a, b),
+    "u": unordered,
+    "nge": lambda a, b: not a >= b,
+    "nlg": lambda a, b: not (a < b or a > b),
+    "ngt": lambda a, b: not a > b,
+    "nle": lambda a, b: not a <= b,
+    "neq": lambda a, b: not a == b,
+    "nlt": lambda a, b: not a < b,
+}
+FLOATS = [0.0, -0.0, 1.0, -1.0, 1.5, 3.0e38, -3.0e38, 1.0e-45, math.inf, -math.inf, math.nan]
+
+
+def as_float(bits: int) -> float:
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
+
+
+@pytest.mark.parametrize("kind", ["i32", "u32", "f32"])
+def test_comparisons_give_lane_masks(kind):
+    relations = FLOAT_RELATIONS if kind == "f32" else INTEGER_RELATIONS
+    values = np.array(FLOATS, np.float32).view(np.uint32).tolist() if kind == "f32" else EDGES
+    convert = {"i32": signed, "u32": unsigned, "f32": as_float}[kind]
+    exec_mask = 0xFFFF0FF0
+    for relation, expected in relations.items():
+        for row in lanes(itertools.product(values, repeat=2)):
+            vectors = {n + 1: np.array([s[n] for s in row], np.uint32) for n in range(2)}
+            want = sum(bool(expected(convert(a), convert(b))) << lane for lane, (a, b) in enumerate(row)) & exec_mask
+            before = f"s_mov_b32 exec_lo, {exec_mask:#x}\n"
+            one = run_wave(f"{before}v_cmp_{relation}_{kind}_e64 s8, v1, v2", vectors=vectors)
+            assert one.scalars[8] == want, relation
+            assert run_wave(f"{before}v_cmp_{relation}_{kind} vcc_lo, v1, v2", vectors=vectors).scalars[106] == want
+            assert run_wave(f"{before}v_cmpx_{relation}_{kind} v1, v2", vectors=vectors).scalars[126] == want
+
+
+def test_select_takes_the_second_source_where_the_mask_is_set():
+    a, b = np.arange(LANES, dtype=np.uint32), np.arange(LANES, dtype=np.uint32) + 100
+    state = run_wave("v_cndmask_b32_e64 v9, v1, v2, s6", vectors={1: a, 2: b}, scalars={6: 0xF000000F})
+    assert state.vectors[9].tolist() == [100 + n if n < 4 or n >= 28 else n for n in range(LANES)]
+
+
+def test_inactive_lanes_keep_their_values():
+    a, old = np.arange(LANES, dtype=np.uint32), np.full(LANES, 77, np.uint32)
+    state = run_wave("s_mov_b32 exec_lo, 0xff\nv_mov_b32 v9, v1", vectors={1: a, 9: old})
+    assert state.vectors[9].tolist() == [*range(8), *[77] * 24]
+
+
+def test_lanes_are_read_and_written_by_number():
+    a = np.arange(LANES, dtype=np.uint32) * 3
+    assert run_wave("v_readfirstlane_b32 s8, v1", vectors={1: a}).scalars[8] == 0
+    assert run_wave("s_mov_b32 exec_lo, 0xf00\nv_readfirstlane_b32 s8, v1", vectors={1: a}).scalars[8] == 24
+    assert run_wave("s_mov_b32 exec_lo, 0\nv_readfirstlane_b32 s8, v1", vectors={1: a}).scalars[8] == 0
+    assert run_wave("v_readlane_b32 s8, v1, s4", vectors={1: a}, scalars={4: 37}).scalars[8] == 15
+    state = run_wave("v_writelane_b32 v1, s5, s4", vectors={1: a}, scalars={4: 5, 5: 99})
+    assert state.vectors[1].tolist() == [99 if n == 5 else 3 * n for n in range(LANES)]
+
+
+def test_bits_below_the_lane_are_counted():
+    mask, base = np.full(LANES, 0xF0F0F0F1, np.uint32), np.full(LANES, 10, np.uint32)
+    state = run_wave("v_mbcnt_lo_u32_b32 v9, v1, v2\nv_mbcnt_hi_u32_b32 v10, v1, v9", vectors={1: mask, 2: base})
+    want = [10 + (0xF0F0F0F1 & ((1 << n) - 1)).bit_count() for n in range(LANES)]
+    assert state.vectors[9].tolist() == want
+    assert state.vectors[10].tolist() == want
+
+
+# ------------------------------------------------------------------------------------------------ vector, FP32
+
+FLOAT_VALUES = np.array(
+    [0.0, -0.0, 1.0, -1.0, 1.5, -2.5, 0.5, 3.0, 1e-45, -1e-45, 1.17549435e-38, 3.4028235e38, np.inf, -np.inf, np.nan, 0.1],
+    np.float32,
+)
+
+
+def f32(value) -> np.float32:
+    return np.float32(value)
+
+
+def with_numbers(f):
+    """minimumNumber, maximumNumber: a NaN loses against a number."""
+    return lambda a, b: b if np.isnan(a) else a if np.isnan(b) else f(a, b)
+
+
+def larger(a, b):
+    if a == b:
+        return b if np.signbit(a) else a
+    return max(a, b)
+
+
+def smaller(a, b):
+    if a == b:
+        return a if np.signbit(a) else b
+    return min(a, b)
+
+
+def nan_wins(f):
+    return lambda a, b: a if np.isnan(a) else b if np.isnan(b) else f(a, b)
+
+
+def fma(a, b, c):
+    return f32(np.longdouble(a) * np.longdouble(b) + np.longdouble(c))
+
+
+FLOAT_OPERATIONS = {
+    "v_add_f32": lambda a, b: a + b,
+    "v_sub_f32": lambda a, b: a - b,
+    "v_subrev_f32": lambda a, b: b - a,
+    "v_mul_f32": lambda a, b: a * b,
+    "v_max_num_f32": with_numbers(larger),
+    "v_min_num_f32": with_numbers(smaller),
+    "v_maximum_f32": nan_wins(larger),
+    "v_minimum_f32": nan_wins(smaller),
+    "v_fma_f32": fma,
+    "v_trunc_f32": np.trunc,
+    "v_floor_f32": np.floor,
+    "v_ceil_f32": np.ceil,
+    "v_rndne_f32": np.rint,
+    "v_exp_f32": lambda a: f32(np.exp2(np.float64(a))),
+    "v_log_f32": lambda a: f32(np.log2(np.float64(a))),
+    "v_rcp_f32": lambda a: f32(1 / np.float64(a)),
+    "v_rcp_iflag_f32": lambda a: f32(1 / np.float64(a)),
+    "v_rsq_f32": lambda a: f32(1 / np.sqrt(np.float64(a))),
+    "v_sqrt_f32": lambda a: f32(np.sqrt(np.float64(a))),
+    "v_tanh_f32": lambda a: f32(np.tanh(np.float64(a))),
+    "v_fract_f32": lambda a: np.fmin(f32(a - np.floor(a)), np.nextafter(f32(1), f32(0))),
+}
+
+
+def assert_same_floats(got: np.ndarray, want: np.ndarray, what: str, ulp: int = 0) -> None:
+    nan = np.isnan(want)
+    assert (np.isnan(got) == nan).all(), what
+    distance = np.abs(got.view(np.int32).astype(np.int64) - want.view(np.int32).astype(np.int64))
+    assert (distance[~nan] <= ulp).all(), (what, got[~nan], want[~nan])
+
+
+@pytest.mark.parametrize("name", FLOAT_OPERATIONS)
+def test_float_operation_on_edge_values(name):
+    sources = sum(f.name.startswith("src") for f in ROWS[name].fields)
+    values = FLOAT_VALUES if sources < 3 else FLOAT_VALUES[[0, 1, 2, 3, 4, 8, 11, 12, 14, 15]]
+    registers = ", ".join(f"v{n + 1}" for n in range(sources))
+    with np.errstate(all="ignore"):
+        for row in lanes(itertools.product(values, repeat=sources)):
+            columns = [np.array([s[n] for s in row], np.float32) for n in range(sources)]
+            got = run_wave(f"{name} v9, {registers}", vectors=dict(enumerate(columns, 1))).vectors[9].view(np.float32)
+            want = np.array([FLOAT_OPERATIONS[name](*s) for s in row], np.float32)
+            assert_same_floats(got, want, name, ulp=1 if name == "v_tanh_f32" else 0)
+
+
+def test_float_sources_may_be_negated_and_made_absolute():
+    a, b = np.resize(FLOAT_VALUES, LANES), np.resize(FLOAT_VALUES[::-1], LANES)
+    with np.errstate(all="ignore"):
+        state = run_wave("v_fma_f32 v9, -v1, |v2|, -|v1|", vectors={1: a, 2: b})
+        want = np.array([fma(-x, abs(y), -abs(x)) for x, y in zip(a, b, strict=True)], np.float32)
+    assert_same_floats(state.vectors[9].view(np.float32), want, "modifiers")
+
+
+def test_accumulating_multiply_reads_its_destination():
+    a, b, c = (np.full(LANES, v, np.float32) for v in (3.0, 5.0, 0.25))
+    state = run_wave("v_fmac_f32 v9, v1, v2", vectors={1: a, 2: b, 9: c})
+    assert (state.vectors[9].view(np.float32) == 15.25).all()
+
+
+def test_exponent_is_added():
+    state = run_wave(
+        "v_ldexp_f32 v9, v1, v2",
+        vectors={1: np.full(LANES, 1.5, np.float32), 2: np.arange(-16, 16, dtype=np.int32) * 10},
+    )
+    with np.errstate(all="ignore"):
+        want = np.ldexp(np.float32(1.5), np.arange(-16, 16) * 10).astype(np.float32)
+    assert_same_floats(state.vectors[9].view(np.float32), want, "v_ldexp_f32")
+
+
+def test_packed_floats_choose_halves_and_signs():
+    values = [np.arange(LANES, dtype=np.float32) + 100 * n for n in range(6)]
+    vectors = dict(enumerate(values, 2))
+    state = run_wave("v_pk_add_f32 v[10:11], v[2:3], v[4:5]", vectors=vectors)
+    assert (state.vectors[10].view(np.float32) == values[0] + values[2]).all()
+    assert (state.vectors[11].view(np.float32) == values[1] + values[3]).all()
+    state = run_wave("v_pk_mul_f32 v[10:11], v[2:3], v[4:5] op_sel:[1,0] op_sel_hi:[0,1]", vectors=vectors)
+    assert (state.vectors[10].view(np.float32) == values[1] * values[2]).all()
+    assert (state.vectors[11].view(np.float32) == values[0] * values[3]).all()
+    state = run_wave("v_pk_fma_f32 v[10:11], v[2:3], v[4:5], v[6:7] neg_lo:[1,0,0] neg_hi:[0,0,1]", vectors=vectors)
+    assert (state.vectors[10].view(np.float32) == values[4] - values[0] * values[2]).all()
+    assert (state.vectors[11].view(np.float32) == values[1] * values[3] - values[5]).all()
+
+
+# ------------------------------------------------------------------------------------------------ conversions
+
+ROUNDING = np.concatenate(
+    [
+        FLOAT_VALUES,
+        np.array([65504, 65519.99, 65520, 6.1e-5, 5.96e-8, 2.98e-8, 2.9e-8, 1e-7, 1.0009765625, 1.00048828125], np.float32),
+        np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800001, 0xFFC00000], np.uint32).view(np.float32),
+    ]
+)
+
+
+def to_bf16(x: np.float32) -> int:
+    bits = int(np.float32(x).view(np.uint32))
+    if np.isnan(x):
+        return bits >> 16 | 0x40
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 & 0xFFFF
+
+
+def test_two_floats_become_packed_halves():
+    a = np.resize(ROUNDING, LANES)
+    b = a[::-1].copy()
+    got = run_wave("v_cvt_pk_bf16_f32 v9, v1, v2", vectors={1: a, 2: b}).vectors[9]
+    assert got.tolist() == [to_bf16(x) | to_bf16(y) << 16 for x, y in zip(a, b, strict=True)]
+    got = run_wave("v_cvt_pk_f16_f32 v9, v1, v2", vectors={1: a, 2: b}).vectors[9]
+    with np.errstate(all="ignore"):
+        for half, source in ((got & 0xFFFF, a), (got >> 16, b)):
+            values, want = half.astype(np.uint16).view(np.float16), source.astype(np.float16)
+            assert (np.isnan(values) == np.isnan(want)).all()
+            assert (values[~np.isnan(want)].view(np.uint16) == want[~np.isnan(want)].view(np.uint16)).all()
+
+
+def test_halves_widen_exactly():
+    codes = np.arange(1 << 16, dtype=np.uint32).reshape(-1, LANES)[::97]
+    for row in codes:
+        got = run_wave("v_cvt_f32_f16 v9, v1", vectors={1: row}).vectors[9].view(np.float32)
+        assert_same_floats(got, row.astype(np.uint16).view(np.float16).astype(np.float32), "v_cvt_f32_f16")
+        assert (run_wave("v_cvt_f32_bf16 v9, v1", vectors={1: row}).vectors[9] == row << 16).all()
+
+
+def test_integers_and_floats_convert_with_saturation():
+    edges = np.resize(np.array(EDGES, np.uint32), LANES)
+    run = lambda program, v: run_wave(program, vectors={1: v}).vectors[9]  # noqa: E731
+    assert (run("v_cvt_f32_u32 v9, v1", edges).view(np.float32) == edges.astype(np.float32)).all()
+    assert (run("v_cvt_f32_i32 v9, v1", edges).view(np.float32) == edges.view(np.int32).astype(np.float32)).all()
+    assert (run("v_cvt_f32_ubyte0 v9, v1", edges).view(np.float32) == (edges & 0xFF)).all()
+    floats = np.resize(np.array([0.9, -0.9, 2.5, -2.5, 3e9, 5e9, -5e9, math.inf, -math.inf, math.nan], np.float32), LANES)
+    want_u = [0, 0, 2, 0, 3000000000, M32, 0, M32, 0, 0]
+    want_i = [0, 0, 2, -2, 0x7FFFFFFF, 0x7FFFFFFF, -(1 << 31), 0x7FFFFFFF, -(1 << 31), 0]
+    assert run("v_cvt_u32_f32 v9, v1", floats)[:10].tolist() == want_u
+    assert run("v_cvt_i32_f32 v9, v1", floats)[:10].view(np.int32).tolist() == want_i
+
+
+def test_one_float_becomes_a_half_and_leaves_the_other_half():
+    a, old = np.resize(ROUNDING, LANES), np.full(LANES, 0xABCD1234, np.uint32)
+    got = run_wave("v_cvt_f16_f32 v9.l, v1", vectors={1: a, 9: old}).vectors[9]
+    assert (got >> 16 == 0xABCD).all()
+    got &= 0xFFFF
+    with np.errstate(all="ignore"):
+        want = a.astype(np.float16)
+    numbers = ~np.isnan(want)
+    assert (got[numbers] == want[numbers].view(np.uint16)).all()
+    assert np.isnan(got[~numbers].astype(np.uint16).view(np.float16)).all()
+
+
+def test_half_register_move_leaves_the_other_half():
+    a, old = np.full(LANES, 0x99995678, np.uint32), np.full(LANES, 0xABCD1234, np.uint32)
+    assert (run_wave("v_mov_b16 v9.l, v1.l", vectors={1: a, 9: old}).vectors[9] == 0xABCD5678).all()
