@@ -24,12 +24,9 @@ logger = logging.getLogger("mxgemm")
 BACKENDS: tuple[Backend, ...] = (
     CudaHopper(),
     CudaHopperCublas(),
-<<<<<<< HEAD
-    TritonDotScaled(),
-=======
     FlyDSLGfx1250(),
+    TritonDotScaled(),
     NativeCpu(),
->>>>>>> main
     Reference(),
     ReferenceFP32(),
 )

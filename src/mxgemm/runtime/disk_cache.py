@@ -5,12 +5,11 @@ same one do not disturb each other.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from mxgemm import settings
+from mxgemm.atomic_write import output_file
 
 
 def digest(parts: list[str]) -> str:
@@ -42,9 +41,6 @@ def cached(folder: str, name: str, build: Callable[[], bytes]) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write the file under another name first, so that no reader sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(temporary).replace(path)
+    with output_file(path, force=True) as partial:
+        partial.write_bytes(content)
