@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -59,7 +60,11 @@ examples:
 JSON on stdout and nothing else there.
 """
 
-USER_ERRORS = (MXError, ValueError, TypeError, OSError, ImportError, MemoryError)
+# RuntimeError is torch's word for many things, a lack of memory among them. A failed assertion of
+# our own is not here: it shows its traceback.
+USER_ERRORS = (
+    MXError, ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError, OverflowError,
+)  # fmt: skip
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 TERMINATED = 128 + signal.SIGTERM
 
@@ -71,16 +76,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; those of the process when None.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    args = _parser(arguments).parse_args(arguments)
+    _open_missing_streams()
+    show_traceback = False
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
+        # Within the block, because a command's module loads torch and may be interrupted there.
+        args = _parser(arguments).parse_args(arguments)
+        show_traceback = args.traceback
         return int(args.run(args))
     except BrokenPipeError:
         # Whoever read our output has left; point stdout elsewhere so that the exit flushes nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except USER_ERRORS as error:
-        if args.traceback:
+        if show_traceback:
             raise
         sys.stderr.write(f"mxgemm: {_one_line(error)}\n")
         return FAILED
@@ -118,6 +127,12 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     return parser
+
+
+def _open_missing_streams() -> None:
+    """Replace a stdout or stderr that the caller closed, which Python shows as None, by nowhere."""
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - lives as long as we do
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
 
 
 def _one_line(error: BaseException) -> str:
