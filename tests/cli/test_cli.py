@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -197,6 +198,18 @@ def test_closed_streams_are_no_error(here: Path, closed: str) -> None:
     done = subprocess.run(["sh", "-c", line], check=False, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
     assert np.load("c.npy").shape == (5, 7)
+
+
+def test_names_that_stdout_cannot_encode_are_escaped(here: Path) -> None:
+    save_file({"ü.weight": torch.ones(2, 32)}, "model.safetensors")
+    done = subprocess.run(
+        [*COMMAND, "quantize", "model.safetensors", "-o", "out"],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\xfc.weight" in done.stdout
 
 
 # --- info and explain ---

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; those of the process when None.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _open_missing_streams()
+    _prepare_streams()
     show_traceback = False
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -129,10 +130,15 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _open_missing_streams() -> None:
-    """Replace a stdout or stderr that the caller closed, which Python shows as None, by nowhere."""
+def _prepare_streams() -> None:
+    """Let no name or path stop a command that has done its work: a stdout or stderr that the
+    caller closed, which Python shows as None, leads nowhere, and stdout escapes what it cannot
+    encode.
+    """
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - lives as long as we do
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _one_line(error: BaseException) -> str:
