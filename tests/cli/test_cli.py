@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,60 +17,11 @@ import torch
 from safetensors.torch import save_file
 
 import mxgemm
+from command_line import COMMAND, Emulated, Refuser, assert_fails
 from hostile_files import HOSTILE_SAFETENSORS, write_all
 from mxgemm import checkpoints, cli, dispatch, settings
-from mxgemm.backends.base import Rejection, RejectionCode
-from mxgemm.backends.reference import Reference
-from mxgemm.numerics import e8m0
 
 pytestmark = pytest.mark.host
-
-COMMAND = [sys.executable, "-c", "import sys; from mxgemm.cli import main; sys.exit(main())"]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder with operands and a model in it."""
-    monkeypatch.chdir(tmp_path)
-    generator = np.random.default_rng(0)
-    np.save("a.npy", generator.standard_normal((5, 64), dtype=np.float32))
-    np.save("b.npy", generator.standard_normal((7, 64), dtype=np.float32))
-    np.save("bias.npy", generator.standard_normal(7, dtype=np.float32))
-    save_file({"fc.weight": torch.from_numpy(np.load("b.npy"))}, "model.safetensors")
-    return tmp_path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run the command line in this process: (status, stdout, stderr)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        try:
-            status = cli.main(arguments)
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
-def run_json(run: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
-    def call(*arguments: str) -> Any:
-        status, out, err = run(*arguments, "--json")
-        assert (status, err) == (0, "")
-        return json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-
-    return call
-
-
-def assert_fails(result: tuple[int, str, str], message: str) -> None:
-    status, out, err = result
-    assert (status, out) == (1, "")
-    assert re.fullmatch(r"mxgemm: [^\n]+\n", err), err
-    assert re.search(message, err), err
-
 
 # --- The frame ---
 
@@ -213,15 +162,6 @@ def test_names_that_stdout_cannot_encode_are_escaped(here: Path) -> None:
 
 
 # --- info and explain ---
-
-
-class Refuser(Reference):
-    """A backend that no machine can run."""
-
-    name = "refuser"
-
-    def probe(self) -> Rejection | None:
-        return Rejection(RejectionCode.IMPORT, "needs the module nowhere, which is missing")
 
 
 @pytest.fixture
@@ -408,201 +348,6 @@ def test_quantize_fails_in_one_line(
     before = sorted(path.name for path in here.iterdir())
     assert_fails(run("quantize", *arguments), message)
     assert sorted(path.name for path in here.iterdir()) == before
-
-
-# --- gemm ---
-
-
-def expected(**options: Any) -> torch.Tensor:
-    a, b = (mxgemm.quantize(torch.from_numpy(np.load(f"{name}.npy"))) for name in "ab")
-    return mxgemm.gemm(a, b, **options)
-
-
-@pytest.mark.parametrize("out_dtype", ["fp32", "bf16", "fp16"])
-def test_gemm_stores_the_librarys_result_as_fp32(run_json: Any, here: Path, out_dtype: str) -> None:
-    summary = run_json(
-        "gemm", "a.npy", "b.npy", "-o", "c.npy", "--out-dtype", out_dtype, "--bias", "bias.npy",
-        "--activation", "gelu", "--alpha", "0.5",
-    )  # fmt: skip
-    found = np.load("c.npy")
-    assert found.dtype == np.float32
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[out_dtype]
-    bias = torch.from_numpy(np.load("bias.npy"))
-    reference = expected(out_dtype=dtype, bias=bias, activation="gelu", alpha=0.5)
-    assert np.array_equal(found, reference.float().numpy())
-    assert (summary["shape"], summary["emulated"]) == ([5, 7], False)
-    assert summary["warnings"] == []
-
-
-def test_gemm_reads_safetensors_plain_and_quantized(run_json: Any, here: Path) -> None:
-    checkpoints.quantize_file("model.safetensors", "out")
-    plain = run_json("gemm", "a.npy", "model.safetensors:fc.weight", "-o", "plain.npy")
-    stored = run_json("gemm", "a.npy", "out/model.safetensors:fc.weight", "-o", "stored.npy")
-    assert np.array_equal(np.load("plain.npy"), expected(out_dtype=torch.float32).numpy())
-    assert np.array_equal(np.load("plain.npy"), np.load("stored.npy"))
-    assert plain["sqnr_db"]["b"] > 15
-    assert stored["sqnr_db"]["b"] is None
-
-
-def test_gemm_uses_the_named_backend_and_says_so(run: Any, here: Path) -> None:
-    status, out, _ = run("gemm", "a.npy", "b.npy", "-o", "c.npy", "--backend", "reference_fp32")
-    assert status == 0
-    assert "reference_fp32" in out
-    assert np.array_equal(
-        np.load("c.npy"), expected(out_dtype=torch.float32, backend="reference_fp32").numpy()
-    )
-
-
-class Emulated(Reference):
-    """Takes problems on the emulated device, as the AMD backend does."""
-
-    name = "emulated_toy"
-
-    def check(self, problem: mxgemm.GemmProblem) -> Rejection | None:
-        if not problem.device.emulated:
-            return Rejection(RejectionCode.DEVICE, "needs the emulator")
-        return None
-
-    def automatic(self, problem: mxgemm.GemmProblem) -> bool:
-        return True
-
-
-def test_gemm_on_the_emulated_device_says_emulated(
-    run: Any, run_json: Any, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dispatch, "BACKENDS", (Emulated(),))
-    dispatch.cache.clear()
-    summary = run_json("gemm", "a.npy", "b.npy", "--emulate", "-o", "c.npy")
-    assert summary["emulated"] is True
-    assert (summary["device"], summary["backend"]) == ("gfx1250:emulated", "emulated_toy")
-    assert np.array_equal(np.load("c.npy"), expected_on_cpu())
-    status, out, _ = run("gemm", "a.npy", "b.npy", "--emulate", "-o", "d.npy")
-    assert status == 0
-    assert "gfx1250:emulated (emulated)" in out
-    dispatch.cache.clear()
-
-
-def expected_on_cpu() -> np.ndarray[Any, Any]:
-    a, b = (mxgemm.quantize(torch.from_numpy(np.load(f"{name}.npy"))) for name in "ab")
-    return (
-        (mxgemm.dequantize(a, torch.float64) @ mxgemm.dequantize(b, torch.float64).T)
-        .float()
-        .numpy()
-    )
-
-
-def test_gemm_pads_k_on_request(run: Any, run_json: Any, here: Path) -> None:
-    np.save("odd.npy", np.ones((2, 40), dtype=np.float32))
-    assert_fails(
-        run("gemm", "odd.npy", "odd.npy", "-o", "c.npy"),
-        r"a odd\.npy: .*K must be a multiple of 32, got 40; pass --pad to",
-    )
-    run_json("gemm", "odd.npy", "odd.npy", "-o", "c.npy", "--pad")
-    assert np.load("c.npy").tolist() == [[40.0, 40.0], [40.0, 40.0]]
-
-
-@pytest.mark.parametrize(("m", "k"), [(0, 64), (5, 0)])
-def test_gemm_of_empty_operands_is_defined(run_json: Any, here: Path, m: int, k: int) -> None:
-    np.save("x.npy", np.ones((m, k), dtype=np.float32))
-    np.save("y.npy", np.ones((7, k), dtype=np.float32))
-    run_json("gemm", "x.npy", "y.npy", "-o", "c.npy")
-    found = np.load("c.npy")
-    assert found.shape == (m, 7)
-    assert not found.any()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_gemm_keeps_nan_and_says_so(run: Any, run_json: Any, here: Path, value: float) -> None:
-    a = np.load("a.npy")
-    a[2, 40] = value
-    np.save("bad.npy", a)
-    summary = run_json("gemm", "bad.npy", "b.npy", "-o", "c.npy")
-    found = np.load("c.npy")
-    assert np.isnan(found[2]).all()
-    assert np.isfinite(np.delete(found, 2, axis=0)).all()
-    assert summary["warnings"] == [
-        "a: 1 blocks hold NaN or Inf",
-        "result: 7 of 35 values are NaN or Inf",
-    ]
-    assert int(mxgemm.quantize(torch.from_numpy(a)).scales[2, 1]) == e8m0.NAN
-    status, out, _ = run("gemm", "bad.npy", "b.npy", "-o", "d.npy")
-    assert status == 0
-    assert "warning: a: 1 blocks hold NaN or Inf" in out
-
-
-def test_gemm_keeps_a_bias_that_is_not_finite_and_says_so(run_json: Any, here: Path) -> None:
-    bias = np.load("bias.npy")
-    bias[3] = np.inf
-    np.save("bad.npy", bias)
-    summary = run_json("gemm", "a.npy", "b.npy", "--bias", "bad.npy", "-o", "c.npy")
-    assert np.isposinf(np.load("c.npy")[:, 3]).all()
-    assert summary["warnings"] == [
-        "bias: 1 of 7 values are NaN or Inf",
-        "result: 5 of 35 values are NaN or Inf",
-    ]
-
-
-GEMM_FAILURES = {
-    "missing": (("none.npy", "b.npy"), r"none\.npy: No such file"),
-    "no-form": (("a.txt", "b.npy"), r"a: must be FILE\.npy or FILE\.safetensors:TENSOR"),
-    "no-tensor-named": (("model.safetensors", "b.npy"), r"must be FILE\.npy or"),
-    "no-such-tensor": (("model.safetensors:x", "b.npy"), r"no tensor 'x'; it holds 'fc\.weight'"),
-    "empty-file": (("empty.npy", "b.npy"), r"empty\.npy: not a \.npy file"),
-    "text-file": (("text.npy", "b.npy"), r"text\.npy: not a \.npy file"),
-    "cut-file": (("cut.npy", "b.npy"), r"cut\.npy: not a readable \.npy file"),
-    "cut-header": (("header.npy", "b.npy"), r"header\.npy: not a readable \.npy file"),
-    "open-header": (("open.npy", "b.npy"), r"open\.npy: not a readable \.npy file"),
-    "endless": (("endless.npy", "b.npy"), r"endless\.npy: not a readable \.npy file"),
-    "beyond-memory": (("tera.npy", "b.npy"), r"tera\.npy: not a readable \.npy file"),
-    "objects": (("objects.npy", "b.npy"), r"objects\.npy: not a readable \.npy file"),
-    "float64": (("double.npy", "b.npy"), r"dtype must be float32.* got float64; convert it first"),
-    "integers": (("integers.npy", "b.npy"), r"dtype must be float32 or float16, got int64"),
-    "vector": (("bias.npy", "b.npy"), r"a must be a matrix, got shape \(7,\)"),
-    "cube": (("cube.npy", "b.npy"), r"a must be a matrix, got shape \(2, 2, 32\)"),
-    "other-k": (("a.npy", "wide.npy"), r"must share the contraction K"),
-    "bias-shape": (("a.npy", "b.npy", "--bias", "a.npy"), r"bias must have shape \(7,\)"),
-    "bias-dtype": (("a.npy", "b.npy", "--bias", "integers.npy"), r"bias integers\.npy: dtype"),
-    "alpha": (("a.npy", "b.npy", "--alpha", "nan"), r"alpha must be .*, got nan"),
-    "backend": (("a.npy", "b.npy", "--backend", "magic"), r"backend: must be one of .*'magic'"),
-}  # fmt: skip
-
-
-def npy_header(shape: str) -> bytes:
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-
-
-@pytest.mark.parametrize("case", GEMM_FAILURES)
-def test_gemm_fails_in_one_line_and_writes_nothing(run: Any, here: Path, case: str) -> None:
-    whole = (here / "a.npy").read_bytes()
-    (here / "empty.npy").write_bytes(b"")
-    (here / "text.npy").write_text("1 2 3")
-    (here / "cut.npy").write_bytes(whole[:-5])
-    (here / "header.npy").write_bytes(whole[:40])
-    (here / "open.npy").write_bytes(whole.replace(b"(5, 64)", b"((5, 64"))
-    for name, rows in (("endless.npy", 10**30), ("tera.npy", 10**15)):
-        (here / name).write_bytes(npy_header(f"({rows}, 64)"))
-    np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    np.save("double.npy", np.ones((2, 64)))
-    np.save("integers.npy", np.ones((2, 64), dtype=np.int64))
-    np.save("cube.npy", np.ones((2, 2, 32), dtype=np.float32))
-    np.save("wide.npy", np.ones((2, 96), dtype=np.float32))
-    arguments, message = GEMM_FAILURES[case]
-    before = sorted(path.name for path in here.iterdir())
-    assert_fails(run("gemm", *arguments, "-o", "c.npy"), message)
-    assert sorted(path.name for path in here.iterdir()) == before
-
-
-def test_gemm_replaces_a_result_only_with_force(run: Any, here: Path) -> None:
-    (here / "c.npy").write_bytes(b"old")
-    assert_fails(run("gemm", "a.npy", "b.npy", "-o", "c.npy"), "pass --force to replace it")
-    assert (here / "c.npy").read_bytes() == b"old"
-    assert run("gemm", "a.npy", "b.npy", "-o", "c.npy", "--force")[0] == 0
-    assert np.load("c.npy").shape == (5, 7)
-
-
-def test_gemm_names_its_result_npy(run: Any, here: Path) -> None:
-    assert_fails(run("gemm", "a.npy", "b.npy", "-o", "c.txt"), r"must be a \.npy file, got c\.txt")
 
 
 def test_progress_is_silent_where_stderr_is_no_terminal(here: Path) -> None:

@@ -146,7 +146,7 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     lines = (line.strip() for line in str(error).splitlines())
-    return "; ".join(line for line in lines if line) or type(error).__name__
+    return "; ".join(line for line in lines if line).replace(":; ", ": ") or type(error).__name__
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:

@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--numerics", choices=[*Numerics], default="default", help="what the sum must keep"
     )
-    how.add_argument(
-        "--rule", choices=RULES, default=DEFAULT_RULE, help=f"scale rule (default {DEFAULT_RULE})"
-    )
+    how.add_argument("--rule", choices=RULES, help=f"scale rule (default {DEFAULT_RULE})")
     how.add_argument(
         "--pad", action="store_true", help="allow K that is no multiple of 32: zeros are added"
     )
@@ -83,6 +81,11 @@ def run(args: argparse.Namespace) -> int:
     check_file_free(args.output, force=args.force)
     device = DeviceSpec.parse(args.device)
     a, b = (_operand(text, side, args, device) for text, side in ((args.a, "a"), (args.b, "b")))
+    if args.rule is not None and a.sqnr_db is b.sqnr_db is None:
+        raise ValueError(
+            f"gemm: --rule is for operands that are quantized here, got {args.rule} and two that "
+            f"their files hold quantized; leave it out"
+        )
     bias = None if args.bias is None else _bias(args.bias).to(device.torch_device)
     plan = _plan(args, device, a.tensor, b.tensor, bias)
     start = time.perf_counter()
@@ -127,11 +130,15 @@ def _operand(text: str, side: str, args: argparse.Namespace, device: DeviceSpec)
     if found.dim() != 2:
         raise ValueError(f"gemm: {side} must be a matrix, got shape {tuple(found.shape)}; reshape")
     try:
-        return _Operand(mxgemm.quantize(found, rule=args.rule, pad=args.pad), found, side)
+        return _Operand(mxgemm.quantize(found, rule=_rule(args), pad=args.pad), found, side)
     except ValueError as error:
         # The library's argument is the command's option.
         message = str(error).replace("pad=True", "--pad")
         raise ValueError(f"{side} {text}: {message}") from error
+
+
+def _rule(args: argparse.Namespace) -> str:
+    return DEFAULT_RULE if args.rule is None else str(args.rule)
 
 
 def _bias(text: str) -> torch.Tensor:
@@ -200,7 +207,7 @@ def _summary(
         "plan": plan.summary,
         "device": str(plan.problem.device),
         "emulated": plan.problem.device.emulated,
-        "rule": args.rule,
+        "rule": None if a.sqnr_db is b.sqnr_db is None else _rule(args),
         "sqnr_db": {"a": a.sqnr_db, "b": b.sqnr_db},
         "seconds": seconds,
     }
