@@ -1,4 +1,6 @@
-"""The gfx1250 kernels that the tests compile, few enough for CI: every tile, form, dtype and kind of epilogue occurs."""
+"""The gfx1250 kernels that the tests compile, few enough for CI: every tile, form, dtype and kind
+of epilogue occurs.
+"""
 
 import functools
 

@@ -1,4 +1,6 @@
-"""flydsl_gfx1250 without a compiler: what it accepts, how it chooses, how it lays LDS out, how it passes arguments."""
+"""flydsl_gfx1250 without a compiler: what it accepts, how it chooses, how it lays LDS out, how it
+passes arguments.
+"""
 
 import ctypes
 import dataclasses
@@ -150,12 +152,16 @@ def test_sixteen_rows_of_a_chunk_fill_the_banks_once(form, chunk):
     assert sorted(slots) == list(range(0, BANK_LINE_BYTES, CHUNK_BYTES))
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 32), (64, 4096, 4096), (300, 200, 1152), (8192, 8192, 8192)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 32), (64, 4096, 4096), (300, 200, 1152), (8192, 8192, 8192)]
+)
 def test_every_candidate_covers_k_once(shape):
     k_tiles = -(-shape[2] // 128)
     for choice in cost.candidates(*shape):
         assert choice.splits >= 1
-        assert (choice.splits - 1) * choice.split_tiles < k_tiles <= choice.splits * choice.split_tiles
+        assert (
+            (choice.splits - 1) * choice.split_tiles < k_tiles <= choice.splits * choice.split_tiles
+        )
         assert choice.splits == 1 or choice.split_tiles % 8 == 0
 
 
@@ -185,15 +191,15 @@ def test_rocm_place_hands_hip_the_packed_arguments(monkeypatch):
     calls = []
 
     class FakeHip:
-        def hipModuleLoadData(self, module, code):
+        def hipModuleLoadData(self, module, code):  # noqa: N802  HIP's name
             calls.append(("load", code))
             return 0
 
-        def hipModuleGetFunction(self, function, module, name):
+        def hipModuleGetFunction(self, function, module, name):  # noqa: N802  HIP's name
             calls.append(("get", name))
             return 0
 
-        def hipModuleLaunchKernel(self, function, *rest):
+        def hipModuleLaunchKernel(self, function, *rest):  # noqa: N802  HIP's name
             *sizes, lds, _, params, extra = rest
             size = ctypes.cast(extra[3], ctypes.POINTER(ctypes.c_size_t)).contents.value
             calls.append((sizes, lds, params, ctypes.string_at(extra[1], size), extra[0], extra[4]))
@@ -216,4 +222,3 @@ def test_workspace_counts_parts_and_slices():
     config = launch.GemmConfig(cost.CANDIDATES[-1], 4, 8)
     split = problem(m=100, n=10, k=4096, epilogue=Epilogue(bias_grad=True))
     assert launch.workspace_bytes(split, config) == 4 * (4 * 100 * 10 + (2 + 1) * 10)
-    

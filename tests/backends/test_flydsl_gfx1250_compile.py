@@ -1,5 +1,5 @@
-"""What the compiler makes of the gfx1250 kernels, read from the listing: no spills, a dense loop, the
-same instructions in text and code object.
+"""What the compiler makes of the gfx1250 kernels, read from the listing: no spills, a dense loop,
+the same instructions in text and code object.
 """
 
 import re
@@ -25,7 +25,7 @@ def body(kernel: CompiledKernel) -> list[str]:
 
 
 def steady_loop(kernel: CompiledKernel) -> list[str]:
-    """The instructions from the label that a later conditional branch goes back to, to that branch."""
+    """The instructions from a label to the conditional branch that goes back to it."""
     lines, labels = body(kernel), {}
     loops = []
     for at, line in enumerate(lines):

@@ -317,3 +317,13 @@ def test_last_wave_of_a_ragged_block_has_fewer_lanes():
     machine.hook("end", lambda wave: masks.append((wave.index, wave.scalar(20))))
     machine.launch((1,))
     assert sorted(masks) == [(0, 0xFFFFFFFF), (1, 0xFF)]
+
+
+def test_a_load_leaves_the_registers_of_inactive_lanes_alone():
+    program = (
+        "ds_store_b32 v1, v2\ns_wait_dscnt 0x0\ns_mov_b32 exec_lo, 0xffff\nds_load_b32 v3, v1\n"
+        "s_wait_dscnt 0x0\ns_mov_b32 exec_lo, -1"
+    )
+    data, kept = words(9, 2)
+    state = run_wave(program, vectors={1: LANE * 4, 2: data, 3: kept}, lds_bytes=128, timing="late")
+    assert (state.vectors[3] == np.where(LANE < 16, data, kept)).all()

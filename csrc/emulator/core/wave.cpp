@@ -157,7 +157,8 @@ void Wave::issue(int counter, AsyncOperation* operation) {
   for (unsigned i = operation->first; i < unsigned(operation->first + operation->count); ++i) {
     if (operation->file == Kind::kVector) {
       uint32_t* destination = vector(i);
-      std::fill(destination, destination + lanes, kPoison);
+      for (int lane = 0; lane < lanes; ++lane)
+        if (operation->active >> lane & 1) destination[lane] = kPoison;
       num_vector_pending_ += !vector_pending_[i];
       vector_pending_[i] = true;
     } else if (operation->file == Kind::kScalar) {

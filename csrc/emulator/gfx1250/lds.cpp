@@ -150,7 +150,7 @@ void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& 
   access->instruction = &i;
   access->shape = shape;
   access->is_store = sources != nullptr;
-  access->exec = wave.scalars[kExec];
+  access->active = access->exec = wave.scalars[kExec];
   access->lds_reads = destination != nullptr && access->exec;
   access->lds_writes = sources != nullptr && access->exec;
   access->file = destination ? Kind::kVector : Kind::kNone;

@@ -104,7 +104,7 @@ void global_load(Wave& wave, const Instruction& i) {
   access->count = i.op(0).words;
   access->bytes = bytes;
   access->sign = sign;
-  access->exec = wave.scalars[kExec];
+  access->active = access->exec = wave.scalars[kExec];
   access->sequence = state(wave).memory_reads[State::kGlobalPipe].issued;
   global_addresses(wave, i, i.op(1), i.op(2), bytes, access->address);
   wave.issue(kLoadCount, access);
@@ -116,7 +116,7 @@ void global_store(Wave& wave, const Instruction& i) {
   access->instruction = &i;
   access->is_store = true;
   access->bytes = bytes;
-  access->exec = wave.scalars[kExec];
+  access->active = access->exec = wave.scalars[kExec];
   access->sequence = state(wave).memory_reads[State::kGlobalPipe].issued;
   global_addresses(wave, i, i.op(0), i.op(2), bytes, access->address);
   for (int w = 0; w < (bytes + 3) / 4; ++w)
@@ -155,7 +155,7 @@ ScratchAccess* scratch_access(Wave& wave, const Instruction& i, const Operand& v
   auto* access = new ScratchAccess;
   access->instruction = &i;
   access->words = words;
-  access->exec = wave.scalars[kExec];
+  access->active = access->exec = wave.scalars[kExec];
   access->sequence = state(wave).memory_reads[State::kGlobalPipe].issued;
   access->lane_bytes = wave.workgroup.cluster.settings.scratch_bytes;
   const int64_t offset =

@@ -1,8 +1,9 @@
 """FlyDSL kernels to gfx1250 code objects, on any machine, in a child process, kept on disk.
 
-FlyDSL is steered by environment variables and links with a `ld.lld` that it looks for in a ROCm folder. Both are set up in a
-child process that lives for one kernel, so that the caller's environment stays as it is and FlyDSL need not be imported here.
-Run as a module this file is that child.
+FlyDSL is steered by environment variables and links with a `ld.lld` that it looks for in a ROCm
+folder. Both are set up in a child process that lives for one kernel, so that the caller's
+environment stays as it is and FlyDSL need not be imported here. Run as a module this file is that
+child.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ LLD_VERSIONS = range(19, 25)
 TIMEOUT_S = 600
 FORMAT = 1
 """Of the files on disk; part of their name."""
+RESULT = "result.json"
 
 
 class CompilationFailed(RuntimeError):
@@ -73,7 +75,9 @@ def installed_version() -> tuple[int, ...] | None:
 
 
 def find_linker() -> Path | None:
-    """Return the ld.lld to link with: the ROCm folder's of the setting, ROCm's usual one, or Debian's; None for none."""
+    """Return the ld.lld to link with: the ROCm folder's of the setting, ROCm's usual one, or
+    Debian's; None for none.
+    """
     folders = [settings.ROCM_PATH.read(), "/opt/rocm"]
     candidates = [Path(folder) / "llvm/bin/ld.lld" for folder in folders if folder]
     for path in candidates:
@@ -87,11 +91,13 @@ def find_linker() -> Path | None:
 
 
 def compile_kernel(builder: str, argument: object, sources: tuple[Path, ...]) -> CompiledKernel:
-    """Return the kernel that `builder` builds from `argument`, from disk where it was compiled before.
+    """Return the kernel that `builder` builds from `argument`, from disk where it was compiled
+    before.
 
     Args:
-        builder: "module:function"; called in the child with `argument`, it returns the jitted launcher, its placeholder
-            arguments, the lanes of a workgroup and its dynamic LDS in bytes.
+        builder: "module:function"; called in the child with `argument`, it returns the jitted
+            launcher, its placeholder arguments, the lanes of a workgroup and its dynamic LDS in
+            bytes.
         argument: picklable, with a `repr` that names it wholly.
         sources: files whose content the kernel depends on.
 
@@ -135,22 +141,15 @@ def _compile_in_child(builder: str, argument: object) -> CompiledKernel:
         linked = Path(folder) / "rocm/llvm/bin/ld.lld"
         linked.parent.mkdir(parents=True)
         linked.symlink_to(linker)
-        request = {
-            "builder": builder,
-            "argument": argument,
-            "rocm": str(Path(folder) / "rocm"),
-            "dump": str(Path(folder) / "dump"),
-            "result": str(Path(folder) / "result.json"),
-            "path": sys.path,
-        }
+        request = {"builder": builder, "argument": argument, "folder": folder}
         child = subprocess.run(  # noqa: S603  our own interpreter and module
             [sys.executable, "-c", _CHILD],
-            input=pickle.dumps(request["path"]) + pickle.dumps(request),
+            input=pickle.dumps(sys.path) + pickle.dumps(request),
             capture_output=True,
             timeout=TIMEOUT_S,
             check=False,
         )
-        result = Path(request["result"])
+        result = Path(folder) / RESULT
         if child.returncode != 0 or not result.exists():
             output = (child.stdout + child.stderr).decode(errors="replace")
             raise CompilationFailed(f"FlyDSL on {builder} for {argument!r}: {output[-2000:]}")
@@ -166,13 +165,14 @@ flydsl_compile.serve(pickle.load(sys.stdin.buffer))
 
 
 def serve(request: dict[str, object]) -> None:
-    """Compile one kernel in this process, which must end after it; FlyDSL's settings are made here."""
+    """Compile one kernel in this process, which then must end: it sets FlyDSL's variables."""
     for name in [n for n in os.environ if n.startswith("FLYDSL_")]:
         del os.environ[name]
-    dump = Path(str(request["dump"]))
+    folder = Path(str(request["folder"]))
+    dump = folder / "dump"
     os.environ.update(
         ARCH=ARCH,
-        ROCM_PATH=str(request["rocm"]),
+        ROCM_PATH=str(folder / "rocm"),
         FLYDSL_RUNTIME_ENABLE_CACHE="0",
         FLYDSL_DEBUG_DUMP_ASM="1",
         FLYDSL_DUMP_DIR=str(dump),
@@ -195,16 +195,20 @@ def serve(request: dict[str, object]) -> None:
         argument_bytes=argument_bytes,
         resources=resources,
     )
-    Path(str(request["result"])).write_text(_to_text(kernel))
+    (folder / RESULT).write_text(_to_text(kernel))
 
 
 def _metadata(
     assembly: str,
 ) -> tuple[tuple[tuple[int, int], ...], int, str, dict[str, int]]:
-    """Return arguments, their size, the symbol and the resource counts from a listing's .amdgpu_metadata."""
+    """Return arguments, their size, the symbol and the resource counts from a listing's
+    .amdgpu_metadata.
+    """
     text = assembly.split(".amdgpu_metadata", 1)[1].split(".end_amdgpu_metadata", 1)[0]
     explicit = [
-        entry for entry in re.split(r"\n\s+- ", text) if re.search(r"\.value_kind:\s+(by_value|global_buffer)", entry)
+        entry
+        for entry in re.split(r"\n\s+- ", text)
+        if re.search(r"\.value_kind:\s+(by_value|global_buffer)", entry)
     ]
     arguments = tuple(
         (int(_field(entry, ".offset")), int(_field(entry, ".size"))) for entry in explicit
@@ -227,13 +231,15 @@ def _field(text: str, name: str) -> str:
 
 
 def _code_object(module: str) -> bytes:
-    """Return the ELF bytes from the `gpu.binary` of lowered MLIR text, undoing MLIR's string escapes."""
+    """Return the ELF bytes from the `gpu.binary` of lowered MLIR text, undoing MLIR's string
+    escapes.
+    """
     start = module.index('bin = "') + len('bin = "')
     escaped = re.compile(r'(?:[^"\\]|\\.)*').match(module, start)
     assert escaped is not None
     plain = re.sub(
         rb"\\([0-9A-Fa-f]{2}|.)",
-        lambda m: bytes([int(m[1], 16)]) if len(m[1]) == 2 else m[1],  # noqa: PLR2004
+        lambda m: bytes([int(m[1], 16)]) if len(m[1]) == 2 else m[1],
         escaped[0].encode(),
         flags=re.DOTALL,
     )

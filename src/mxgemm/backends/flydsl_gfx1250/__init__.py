@@ -1,4 +1,5 @@
-"""flydsl_gfx1250: the MXFP4 GEMM for AMD's MI455X, written in FlyDSL and run there or in the emulator.
+"""flydsl_gfx1250: the MXFP4 GEMM for AMD's MI455X, written in FlyDSL and run there or in the
+emulator.
 
 Reads plain operands as they are, and without a copy `tile_16x16` codes, `scale_k_major` and
 `scale_32x4` scales. `docs/gfx1250.md` draws the kernel.
@@ -53,9 +54,7 @@ class FlyDSLGfx1250(Backend):
         if not first <= version < last:
             window = " .. ".join(".".join(map(str, v)) for v in (first, last))
             got = ".".join(map(str, version))
-            return Rejection(
-                RejectionCode.VERSION, f"needs flydsl {window} (exclusive), got {got}"
-            )
+            return Rejection(RejectionCode.VERSION, f"needs flydsl {window} (exclusive), got {got}")
         if flydsl_compile.find_linker() is None:
             return Rejection(
                 RejectionCode.IMPORT,
@@ -63,7 +62,8 @@ class FlyDSLGfx1250(Backend):
             )
         if torch.version.hip is None and importlib.util.find_spec("mxgemm._emulator") is None:
             return Rejection(
-                RejectionCode.IMPORT, "needs PyTorch for ROCm or mxgemm's compiled emulator, got neither"
+                RejectionCode.IMPORT,
+                "needs PyTorch for ROCm or mxgemm's compiled emulator, got neither",
             )
         return None
 
@@ -97,7 +97,7 @@ class FlyDSLGfx1250(Backend):
                 return None
             return Rejection(
                 RejectionCode.LAYOUT,
-                f"{side} must be an MXTensor or prepared here, got a form prepared by {spec.prepared_by}",
+                f"{side} must be an MXTensor or prepared here, got one of {spec.prepared_by}",
             )
         if OperandForm.of(spec.layout) is None:
             codes, scales = (" or ".join(form) for form in (CodesForm, ScalesForm))
@@ -139,7 +139,9 @@ class FlyDSLGfx1250(Backend):
         launch.gemm(place, plan.problem, plan.config, operands, out, args)
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
-        """Return `operand` with `tile_16x16` codes and `scale_k_major` scales, packed on the device."""
+        """Return `operand` with `tile_16x16` codes and `scale_k_major` scales, packed on the
+        device.
+        """
         if operand.layout != CANONICAL:
             operand = operand.relayout(CANONICAL)
         packed = launch.reorder(place_for(plan.problem.device), operand)

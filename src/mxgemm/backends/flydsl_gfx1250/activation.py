@@ -19,14 +19,23 @@ LOG2_E = 1.4426950216293335
 """log2(e) rounded to FP32, and what is left of it."""
 LOG2_E_REST = 1.9259629911266175e-08
 ERFC_FIT = (
-    (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806)
-    + (0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277)
-)  # fmt: skip
+    -1.26551223,
+    1.00002368,
+    0.37409196,
+    0.09678418,
+    -0.18628806,
+    0.27886807,
+    -1.13520398,
+    1.48851587,
+    -0.82215223,
+    0.17087277,
+)
 """Coefficients of P, ascending."""
 MAGNITUDE, SIGN = 0x7FFFFFFF, -0x80000000
 """Bits of an FP32 number."""
 GELU_FLAT, GELU_TANH_FLAT = 30.0, 9.0
-"""Beyond these arguments both gates are 0 or 1 to FP32; powers and exponentials stay finite within."""
+"""Beyond these arguments both gates are 0 or 1 to FP32; powers and exponentials stay finite within.
+"""
 
 
 def _exp(value, rest=None):
@@ -69,14 +78,14 @@ def _bell(z):
 
 def _normal_distribution(z):
     """Return Phi(z) of a bounded z."""
-    negative = z < fx.Float32(0.0)
-    x = pick(negative, -z, z) * fx.Float32(math.sqrt(0.5))
+    magnitude = (z.bitcast(fx.Int32) & fx.Int32(MAGNITUDE)).bitcast(fx.Float32)
+    x = magnitude * fx.Float32(math.sqrt(0.5))
     t = _reciprocal(fx.fma(x, fx.Float32(0.5), fx.Float32(1.0)))
     fit = fx.Float32(ERFC_FIT[-1])
     for coefficient in ERFC_FIT[-2::-1]:
         fit = fx.fma(fit, t, fx.Float32(coefficient))
     tail = t * fx.Float32(0.5) * _exp(fit) * _bell(z)
-    return pick(negative, tail, fx.Float32(1.0) - tail)
+    return pick(z < fx.Float32(0.0), tail, fx.Float32(1.0) - tail)
 
 
 def _tanh_gate(z, bounded):
@@ -105,7 +114,7 @@ def derivative(z, activation: Activation):
         case Activation.NONE:
             return fx.Float32(1.0)
         case Activation.RELU:
-            is_nan = z != z  # noqa: PLR0124  the test for NaN
+            is_nan = z != z
             slope = pick(z > fx.Float32(0.0), fx.Float32(1.0), fx.Float32(0.0))
             return pick(is_nan, z, slope)
         case Activation.GELU:

@@ -1,7 +1,8 @@
-"""What a gfx1250 kernel is compiled for: tile, operand forms, output and epilogue, and the LDS map that follows from them.
+"""What a gfx1250 kernel is compiled for: tile, operand forms, output and epilogue, and the LDS map
+that follows from them.
 
-Owns every size and byte offset of the kernel and says which combinations are valid. Knows neither FlyDSL nor a device, so that
-plans can be made and tested anywhere.
+Owns every size and byte offset of the kernel and says which combinations are valid. Knows neither
+FlyDSL nor a device, so that plans can be made and tested anywhere.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ BANK_LINE_BYTES = 256
 LDS_LIMIT_BYTES = 327_680
 """LDS of one gfx1250 workgroup processor."""
 SCALE_GROUP = 8
-"""K tiles whose scales one scale stage holds: with four waves, one refill in eight iterations is one copy a wave."""
+"""K tiles whose scales one scale stage holds: with four waves, one refill in eight iterations is
+one copy a wave.
+"""
 SCALE_STAGES = 2
 COPY_WAVES = 4
-"""Waves that copy; each issues one TDM transfer an iteration, so that one wait count is right for all."""
+"""Waves that copy; each issues one TDM transfer an iteration, so that one wait count is right for
+all.
+"""
 STORE_BYTES = 147_456
 """LDS that the epilogue may use, 144 KiB."""
 
@@ -52,8 +57,8 @@ class CodesForm(StrEnum):
 
     ROW_MAJOR: plain rows. The TDM leaves 16 bytes free after each row's 64, so that 16 rows fall on
         different banks.
-    TILE_16X16: 16 rows by 16 bytes lie together. A K tile of 16 rows is contiguous in global memory,
-        dense in LDS, and 16 rows of one chunk fill the banks once.
+    TILE_16X16: 16 rows by 16 bytes lie together. A K tile of 16 rows is contiguous in global
+        memory, dense in LDS, and 16 rows of one chunk fill the banks once.
     """
 
     ROW_MAJOR = "row_major"
@@ -79,7 +84,8 @@ class ScalesForm(StrEnum):
     """How an operand's scales lie in global memory, and with that in LDS; named as their layout.
 
     ROW_MAJOR: plain rows. A scale stage holds 32 bytes of each row and one free dword after them.
-    K_MAJOR: one K tile's dwords of all rows lie together. A stage holds eight times the tile's rows.
+    K_MAJOR: one K tile's dwords of all rows lie together. A stage holds eight times the tile's
+    rows.
     TILE_32X4: one K tile's dwords of 32 rows lie together. A stage holds eight of them per 32 rows.
     """
 
@@ -114,7 +120,9 @@ class OperandForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileConfig:
-    """Sizes of one workgroup's work: `tile_m` x `tile_n` outputs by `waves_m` x `waves_n` waves, `num_stages` data stages."""
+    """Sizes of one workgroup's work: `tile_m` x `tile_n` outputs by `waves_m` x `waves_n` waves,
+    `num_stages` data stages.
+    """
 
     tile_m: int = 256
     tile_n: int = 256
@@ -159,7 +167,9 @@ class TileConfig:
 
     @property
     def lds_reads(self) -> int:
-        """LDS load instructions of a wave in one K tile: two a fragment, one a pair of fragments for the scales."""
+        """LDS load instructions of a wave in one K tile: two a fragment, one a pair of fragments
+        for the scales.
+        """
         fragments = self.fragments_m + self.fragments_n
         return 2 * fragments + fragments // 2
 
@@ -168,12 +178,16 @@ class TileConfig:
         wanted = None
         if self.num_waves != COPY_WAVES:
             wanted = f"{COPY_WAVES} waves, which share the copies, got {self.num_waves}"
-        elif self.tile_m % (2 * WMMA_ROWS * self.waves_m) or self.tile_n % (2 * WMMA_ROWS * self.waves_n):
-            wanted = f"wave tiles of whole 32-row pairs of fragments, got {self.wave_m}x{self.wave_n}"
+        elif self.tile_m % (2 * WMMA_ROWS * self.waves_m) or self.tile_n % (
+            2 * WMMA_ROWS * self.waves_n
+        ):
+            wanted = (
+                f"wave tiles of whole 32-row pairs of fragments, got {self.wave_m}x{self.wave_n}"
+            )
         elif self.wave_n < 2 * WAVE_LANES:
             wanted = f"waves of {2 * WAVE_LANES} columns or more, two a lane, got {self.wave_n}"
         elif self.num_stages < 3:
-            wanted = f"3 data stages or more, one read, one waited for, one in flight, got {self.num_stages}"
+            wanted = f"3 data stages or more: read, awaited, in flight; got {self.num_stages}"
         elif max(self.tile_m, self.tile_n) > 256:
             wanted = f"tiles up to 256, the accumulators' limit, got {self.tile_m}x{self.tile_n}"
         if wanted is None:
@@ -181,7 +195,8 @@ class TileConfig:
         return Rejection(RejectionCode.SHAPE, f"tile {self}: needs {wanted}")
 
     def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n}x{TILE_K}/{self.waves_m}x{self.waves_n}w/{self.num_stages}s"
+        waves = f"{self.waves_m}x{self.waves_n}w"
+        return f"{self.tile_m}x{self.tile_n}x{TILE_K}/{waves}/{self.num_stages}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +216,8 @@ class KernelSpec:
     out_dtype: torch.dtype = torch.float32
     epilogue: Epilogue = IDENTITY
 
-    # LDS of the K loop: 2 x scales of A, 2 x scales of B, num_stages x (codes of A | codes of B). The
-    # data stages stand last, so that the highest byte in use is the same for every K.
+    # LDS of the K loop: 2 x scales of A, 2 x scales of B, num_stages x (codes of A | codes of B).
+    # The data stages stand last, so that the highest byte in use is the same for every K.
 
     @property
     def b_scales_offset(self) -> int:
@@ -238,7 +253,9 @@ class KernelSpec:
         return self.epilogue in (IDENTITY, Epilogue(has_alpha=True))
 
     def io_pitch_bytes(self, dtype: torch.dtype) -> int:
-        """LDS bytes between rows of a wave's output piece: 16 bytes more than its columns, against bank conflicts."""
+        """LDS bytes between rows of a wave's output piece: 16 bytes more than its columns, against
+        bank conflicts.
+        """
         return self.tile.wave_n * dtype.itemsize + CHUNK_BYTES
 
     @property

@@ -1,7 +1,7 @@
 """Which tile and how many splits of K: a small model of a workgroup's clocks, and the choice by it.
 
-The model is for ranking only. Rates are those that AMD publishes or that follow from the instruction
-set; where neither says, an assumption stands here with its name.
+The model is for ranking only. Rates are those that AMD publishes or that follow from the
+instruction set; where neither says, an assumption stands here with its name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ CANDIDATES = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A tile, the number of parts of K and the K tiles of each, and the clocks that the model gives."""
+    """A tile, the number of parts of K and the K tiles of each, and the clocks that the model
+    gives.
+    """
 
     tile: TileConfig
     splits: int
@@ -77,7 +79,7 @@ def clocks(tile: TileConfig, m: int, n: int, k: int, splits: int, split_tiles: i
 
 
 def candidates(m: int, n: int, k: int) -> list[Choice]:
-    """Return every tile with every sensible number of splits, best first; ties go to fewer splits."""
+    """Return every tile with every useful number of splits, best first; ties to fewer splits."""
     k_tiles = -(-k // TILE_K)
     groups = -(-k_tiles // SCALE_GROUP)
     choices = {}
@@ -87,7 +89,9 @@ def candidates(m: int, n: int, k: int) -> list[Choice]:
             splits = -(-k_tiles // split_tiles)
             tiles = min(split_tiles, k_tiles)
             cost = clocks(tile, m, n, k, splits, tiles)
-            choices[tile, splits] = Choice(tile, splits, tiles if splits == 1 else split_tiles, cost)
+            choices[tile, splits] = Choice(
+                tile, splits, tiles if splits == 1 else split_tiles, cost
+            )
     return sorted(choices.values(), key=lambda c: (c.clocks, c.splits, -c.tile.tile_m))
 
 

@@ -32,6 +32,7 @@ TILED = OperandLayout.of("tile_16x16", "scale_k_major")
 """The prepared form."""
 FP32_BYTES = 4
 
+
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
     """How a problem is done: tile, number of parts of K, K tiles of each."""
@@ -185,7 +186,9 @@ def reorder(place: Place, operand: MXTensor) -> MXTensor:
     layout, device = TILED, operand.codes.device
     code_bytes = blocks * CHUNK_BYTES
     padded_rows, padded_bytes = layout.codes.padded(rows, code_bytes)
-    codes = torch.empty(layout.codes.storage_shape(rows, code_bytes), dtype=torch.uint8, device=device)
+    codes = torch.empty(
+        layout.codes.storage_shape(rows, code_bytes), dtype=torch.uint8, device=device
+    )
     chunks = padded_bytes // CHUNK_BYTES
     source, grid_rows = _dense(operand), -(-padded_rows // REDUCE_THREADS)
     place.run(
@@ -193,7 +196,9 @@ def reorder(place: Place, operand: MXTensor) -> MXTensor:
         (grid_rows, chunks, 1),
         [codes, source.codes, code_bytes, rows, blocks, padded_rows, chunks],
     )
-    scales = torch.empty(layout.scales.storage_shape(rows, blocks), dtype=torch.uint8, device=device)
+    scales = torch.empty(
+        layout.scales.storage_shape(rows, blocks), dtype=torch.uint8, device=device
+    )
     place.run(
         load("reorder:build_reorder_scales", None),
         (-(-rows // REDUCE_THREADS), scales.shape[0], 1),

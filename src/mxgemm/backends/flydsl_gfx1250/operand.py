@@ -1,7 +1,9 @@
-"""One operand on its way from global memory to the matrix instruction: what is copied, where it lies in LDS, how lanes read it.
+"""One operand on its way from global memory to the matrix instruction: what is copied, where it
+lies in LDS, how lanes read it.
 
-`Source` is a run of copies that differ by an index (the K tile, or the group of K tiles); a wave picks its own among several
-once, before the loop. `FragmentReader` knows the LDS addresses of a lane.
+`Source` is a run of copies that differ by an index (the K tile, or the group of K tiles); a wave
+picks its own among several once, before the loop. `FragmentReader` knows the LDS addresses of a
+lane.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -34,12 +36,13 @@ BYTE_BITS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Copies number 0, 1, 2, ... of one kind; fields are Int32 but `address`, `step` and `row_pitch`, which are Int64.
+    """Copies number 0, 1, 2, ... of one kind; fields are Int32 but `address`, `step` and
+    `row_pitch`, which are Int64.
 
     Attributes:
         address, step: of copy i, address + i * step.
         columns, column_step: extent of copy i, columns - i * column_step; likewise `rows`.
-        tile_columns, tile_rows, row_pitch, flags: as in `Transfer`.
+            tile_columns, tile_rows, row_pitch, flags: as in `Transfer`.
         lds_address: where copies go, before the stage is added.
         limit: copies that exist; later ones move nothing.
     """
@@ -84,12 +87,14 @@ def pick_source(condition: Any, yes: Source, no: Source) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandView:
-    """One operand's part in a workgroup's tile: rows `row0` .. of `rows`, K blocks 0 .. k_blocks of its K range.
+    """One operand's part in a workgroup's tile: rows `row0` .. of `rows`, K blocks 0 .. k_blocks of
+    its K range.
 
     Attributes:
         form: how codes and scales lie in global memory and LDS.
         codes, scales: Int64 addresses of row 0 at the first K tile of the range.
-        codes_stride, scales_stride: Int64 bytes, between rows where row-major, else between K tiles.
+        codes_stride, scales_stride: Int64 bytes, between rows where row-major, else between K
+            tiles.
         row0, rows, k_blocks: Int32.
         tile_rows: rows of the tile.
         codes_lds, scales_lds: byte offsets of its codes in a data stage, and of its scale stages.
@@ -172,7 +177,11 @@ class OperandView:
             )
         group_rows, columns, pad_bytes = 1, self.k_blocks, WORD_BYTES
         if self.form.scales is ScalesForm.TILE_32X4:
-            group_rows, columns, pad_bytes = WAVE_LANES, self._k_tiles * (WORD_BYTES * WAVE_LANES), 0
+            group_rows, columns, pad_bytes = (
+                WAVE_LANES,
+                self._k_tiles * (WORD_BYTES * WAVE_LANES),
+                0,
+            )
         return Source(
             address=self.scales + fx.Int64(self.row0 >> _log2(group_rows)) * self.scales_stride,
             step=fx.Int64(group_bytes * group_rows),
@@ -195,7 +204,9 @@ class OperandView:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """Registers of one K tile of one operand: eight code words a fragment, one scale word a pair of fragments."""
+    """Registers of one K tile of one operand: eight code words a fragment, one scale word a pair of
+    fragments.
+    """
 
     codes: list[Any]
     scales: list[Any]
@@ -214,8 +225,8 @@ class Fragments:
 class FragmentReader:
     """A lane's reads of one operand: rows `first_row` .. of the tile, `count` fragments of 16 rows.
 
-    Lane l holds of row l % 16 the chunks l / 16 and l / 16 + 2, and the scale word of row l of each pair of fragments
-    (CDNA5 ISA guide, "4-bit A matrix 16x128", "Scale operands").
+    Lane l holds of row l % 16 the chunks l / 16 and l / 16 + 2, and the scale word of row l of each
+    pair of fragments (CDNA5 ISA guide, "4-bit A matrix 16x128", "Scale operands").
     """
 
     def __init__(self, view: OperandView, first_row: Any, count: int, lane: Any) -> None:
@@ -264,8 +275,8 @@ class FragmentReader:
     def masked(self, tile: Fragments, blocks: Any) -> Fragments:
         """Return `tile` with the scales of blocks at or past `blocks` set to 1.0.
 
-        Layouts that pad K to whole tiles may hold anything there, NaN too. The codes of those blocks
-        are zero, since the extents of their copies end with the last block.
+        Layouts that pad K to whole tiles may hold anything there, NaN too. The codes of those
+        blocks are zero, since the extents of their copies end with the last block.
         """
         if self.view.form.scales is ScalesForm.ROW_MAJOR:
             return tile

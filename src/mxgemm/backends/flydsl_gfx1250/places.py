@@ -1,4 +1,5 @@
-"""The two places where a compiled kernel runs: a ROCm device, and the emulator on tensors in CPU memory.
+"""The two places where a compiled kernel runs: a ROCm device, and the emulator on tensors in CPU
+memory.
 
 Both take the same code object and the same values.
 """
@@ -30,7 +31,7 @@ class Place(Protocol):
     """Where kernels run."""
 
     def run(self, kernel: CompiledKernel, grid: Grid, values: Sequence[Value]) -> None:
-        """Run `kernel` over `grid` workgroups, in order with earlier and later work on its tensors."""
+        """Run `kernel` over `grid` workgroups, in order with other work on its tensors."""
 
 
 def place_for(device: DeviceSpec) -> Place:
@@ -57,7 +58,9 @@ class Emulation:
     observe: Callable[[CompiledKernel, Any], None] | None = None
 
 
-_EMULATION: ContextVar[Emulation] = ContextVar("emulation", default=Emulation())
+DEFAULT_EMULATION = Emulation()
+
+_EMULATION: ContextVar[Emulation] = ContextVar("emulation", default=DEFAULT_EMULATION)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Two small kernels after the GEMM: sum a split contraction's parts, and sum a bias gradient's parts.
+"""Two small kernels after the GEMM: sum a split contraction's parts, and sum a bias gradient's
+parts.
 
-Both add in ascending order of the part, one column a lane, so that a result does not depend on which
-workgroup finished first.
+Both add in ascending order of the part, one column a lane, so that a result does not depend on
+which workgroup finished first.
 
     split_sum       D = epilogue(sum over s of parts[s])     parts: float32 [splits, M, N]
     bias_grad_sum   bias_grad[n] = sum over r of parts[r, n]  parts: float32 [slices, N]
@@ -86,7 +87,9 @@ def build_split_sum(spec: SplitSumSpec):
             for row in range(first, last):
                 value = fx.Float32(0.0)
                 for part in range(splits):
-                    base = address(parts) + fx.Int64(part) * fx.Int64(m) * width * fx.Int64(FP32_BYTES)
+                    base = address(parts) + fx.Int64(part) * fx.Int64(m) * width * fx.Int64(
+                        FP32_BYTES
+                    )
                     value = value + _element(base, width, row, column, torch.float32)
                 d, z = fuse(
                     epilogue,
@@ -122,7 +125,20 @@ def build_split_sum(spec: SplitSumSpec):
         stream: fx.Stream,
     ):
         mxfp4_split_sum(
-            out, parts, bias, c, aux, bias_grad, out_pitch, c_pitch, aux_pitch, m, n, splits, alpha, beta
+            out,
+            parts,
+            bias,
+            c,
+            aux,
+            bias_grad,
+            out_pitch,
+            c_pitch,
+            aux_pitch,
+            m,
+            n,
+            splits,
+            alpha,
+            beta,
         ).launch(grid=(1, 1, 1), block=(REDUCE_THREADS, 1, 1), stream=stream)
 
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(6)]

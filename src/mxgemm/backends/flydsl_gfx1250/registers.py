@@ -1,6 +1,8 @@
-"""Values in registers: selects, halves of 64-bit scalars, packing, and the loads and stores that fill and drain them.
+"""Values in registers: selects, halves of 64-bit scalars, packing, and the loads and stores that
+fill and drain them.
 
-The few lines that the kernels need below FlyDSL's own vocabulary; each becomes one instruction, or is folded away.
+The few lines that the kernels need below FlyDSL's own vocabulary; each becomes one instruction, or
+is folded away.
 """
 
 import flydsl.expr as fx
@@ -13,7 +15,9 @@ I32_BITS = 32
 
 
 def pick(condition, yes, no):
-    """Return `yes` where `condition` holds, else `no`; both of one FlyDSL type. Scalar where all three are."""
+    """Return `yes` where `condition` holds, else `no`; both of one FlyDSL type. Scalar where all
+    three are.
+    """
     return type(yes)(arith.SelectOp(*(as_ir_value(v) for v in (condition, yes, no))).result)
 
 
@@ -39,7 +43,9 @@ def high_word(value):
 
 def words(*values):
     """Return a vector of Int32 values or ints, as descriptors and intrinsics take it."""
-    return vector.from_elements(T.vec(len(values), T.i32), [as_ir_value(fx.Int32(v)) for v in values])
+    return vector.from_elements(
+        T.vec(len(values), T.i32), [as_ir_value(fx.Int32(v)) for v in values]
+    )
 
 
 def address(pointer):
@@ -103,7 +109,8 @@ def _fence(value):
 
 
 def counted_loop(count: int, state, body):
-    """Run `state = body(index, state)` for index 0 .. count - 1 as a loop of the device and return the last state.
+    """Run `state = body(index, state)` for index 0 .. count - 1 as a loop of the device and return
+    the last state.
 
     Args:
         count: trips, known at compile time, at least 1.

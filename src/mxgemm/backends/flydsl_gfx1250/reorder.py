@@ -35,12 +35,13 @@ def build_reorder_codes(_: None):
         chunk = fx.Int32(fx.block_idx.y)
         if row < padded_rows:
             unit = Vector.filled(CHUNK_BYTES, 0, fx.Int8)
-            if row < rows:
-                if chunk < chunks:
-                    at = fx.Int64(row) * plain_pitch + fx.Int64(chunk) * fx.Int64(CHUNK_BYTES)
-                    unit = global_load(address(plain) + at, fx.Int8, CHUNK_BYTES)
+            if row < rows and chunk < chunks:
+                at = fx.Int64(row) * plain_pitch + fx.Int64(chunk) * fx.Int64(CHUNK_BYTES)
+                unit = global_load(address(plain) + at, fx.Int8, CHUNK_BYTES)
             group = fx.Int64(row >> 4) * fx.Int64(padded_chunks) + fx.Int64(chunk)
-            at = (group * fx.Int64(WMMA_ROWS) + fx.Int64(row & (WMMA_ROWS - 1))) * fx.Int64(CHUNK_BYTES)
+            at = (group * fx.Int64(WMMA_ROWS) + fx.Int64(row & (WMMA_ROWS - 1))) * fx.Int64(
+                CHUNK_BYTES
+            )
             global_store(address(packed) + at, unit, fx.Int8)
 
     @flyc.jit
@@ -71,7 +72,11 @@ def build_reorder_scales(_: None):
 
     @flyc.kernel(known_block_size=[REDUCE_THREADS, 1, 1])
     def mxfp4_reorder_scales(
-        packed: fx.Pointer, plain: fx.Pointer, plain_pitch: fx.Int64, rows: fx.Int32, blocks: fx.Int32
+        packed: fx.Pointer,
+        plain: fx.Pointer,
+        plain_pitch: fx.Int64,
+        rows: fx.Int32,
+        blocks: fx.Int32,
     ):
         row = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         k_tile = fx.Int32(fx.block_idx.y)

@@ -2,7 +2,8 @@
 
 A wave brings its piece out in passes of some rows. With no more than a factor alpha to apply,
 fragments are converted, stored to LDS and copied out by the TDM. Otherwise a pass stores FP32
-fragments to LDS and then walks over rows, a few columns a lane, so that every tensor of the epilogue
+fragments to LDS and then walks over rows, a few columns a lane, so that every tensor of the
+epilogue
 is met in row order: its reads and writes are whole rows, a column's sum stays in one lane, and the
 code of an activation exists once. Inputs come and outputs go by the TDM, whose extents are the only
 bounds check. No other wave sees the piece, so there is no barrier here.
@@ -72,7 +73,9 @@ def fuse(epilogue: Epilogue, args: OutputArgs, value, bias, aux, c):
 class TileStore:
     """One wave's way out: rows `row` .. and columns `column` .. of an m x n output."""
 
-    def __init__(self, spec: KernelSpec, args: OutputArgs, *, lane, wave, m, n, row, column) -> None:
+    def __init__(
+        self, spec: KernelSpec, args: OutputArgs, *, lane, wave, m, n, row, column
+    ) -> None:
         self.spec, self.args, self.lane = spec, args, lane
         self.m, self.n, self.row, self.column = m, n, row, column
         self.columns = at_least_zero(n - column)
@@ -184,8 +187,10 @@ class TileStore:
             row_pitch=pitch,
         )
 
-    def _rows_transfer(self, address, lds_address, dtype, *, rows, tile_rows, row_pitch) -> Transfer:
-        """Return a copy of the wave's columns; LDS padding is part of the tile, cut by the extent."""
+    def _rows_transfer(
+        self, address, lds_address, dtype, *, rows, tile_rows, row_pitch
+    ) -> Transfer:
+        """Return a copy of the wave's columns; LDS padding is in the tile, cut by the extent."""
         return Transfer(
             global_address=address + fx.Int64(self.column) * fx.Int64(dtype.itemsize),
             lds_address=lds_address,

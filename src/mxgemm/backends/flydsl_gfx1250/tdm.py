@@ -1,7 +1,9 @@
-"""Tensor Data Mover: one two-dimensional copy between global memory and LDS, as its descriptor words.
+"""Tensor Data Mover: one two-dimensional copy between global memory and LDS, as its descriptor
+words.
 
-A transfer is not per lane: the wave that executes it starts it and counts it in tensorcnt, and a wave's transfers finish in
-order. Elements past the extents read as zero and are not written, which is all the bounds checking that the kernels have.
+A transfer is not per lane: the wave that executes it starts it and counts it in tensorcnt, and a
+wave's transfers finish in order. Elements past the extents read as zero and are not written, which
+is all the bounds checking that the kernels have.
 
 Descriptor bits: CDNA5 ISA guide, "Tensor data mover descriptor", groups 0 and 1.
 """
@@ -24,7 +26,9 @@ HALF_BITS, HALF_MASK = 16, 0xFFFF
 
 
 def transfer_flags(element_bytes: int, *, pad_every_bytes: int = 0, pad_bytes: int = 0) -> int:
-    """Return the flags word (group 1, bits 31:0): element size, and LDS bytes left free after so many written."""
+    """Return the flags word (group 1, bits 31:0): element size, and LDS bytes left free after so
+    many written.
+    """
     flags = (element_bytes.bit_length() - 1) << ELEMENT_SHIFT
     if pad_bytes:
         interval = (pad_every_bytes // DWORD_BYTES).bit_length() - 2
@@ -35,12 +39,14 @@ def transfer_flags(element_bytes: int, *, pad_every_bytes: int = 0, pad_bytes: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One copy of `tile_rows` rows of `tile_columns` elements; every field an Int32 or int unless said.
+    """One copy of `tile_rows` rows of `tile_columns` elements; every field an Int32 or int unless
+    said.
 
     Attributes:
         global_address: Int64, of the tile's first element.
         lds_address: byte address; rows lie there densely but for the padding in `flags`.
-        columns, rows: elements that exist from the tile's start, not negative; what is past them reads as zero.
+        columns, rows: elements that exist from the tile's start, not negative; what is past them
+            reads as zero.
         tile_columns, tile_rows: size of the copy, up to 65,535.
         row_pitch: Int64, elements from one row to the next in global memory.
         flags: see `transfer_flags`.
@@ -84,7 +90,9 @@ class Transfer:
         rocdl.tensor_load_to_lds(*self._groups(), 0)
 
     def store(self) -> None:
-        """Start the copy from LDS to global memory; LDS padding is not skipped, so the tile's columns must include it."""
+        """Start the copy from LDS to global memory; LDS padding is not skipped, so the tile's
+        columns must include it.
+        """
         rocdl.tensor_store_from_lds(*self._groups(), 0)
 
 
