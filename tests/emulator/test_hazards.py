@@ -460,14 +460,18 @@ def test_load_over_a_register_that_a_vector_instruction_reads_needs_a_wait():
 
 def test_scaled_matrix_operation_counts_as_two_results():
     """One that is younger leaves two outstanding: a wait for two proves the older one's reads."""
-    zero = (
-        "v_mov_b32 v58, 0\nds_store_b32 v58, v58\ns_wait_dscnt 0x0\ns_wait_alu depctr_va_vdst(0)\n"
-    )
-    two = matrix("fp4") + "\n" + matrix("fp4", d=100, a=42, b=42).replace("v[42:49]", "v[34:41]")
-    two = two.replace("v[34:41], v[34:41]", "v[42:49], v[42:49]")
-    program = (
-        EXPERT.strip() + "\n" + zero + two + "\ns_wait_alu depctr_va_vdst({})\nds_load_b32 v18, v58"
-    )
+    lines = [
+        EXPERT.strip(),
+        "v_mov_b32 v58, 0",
+        "s_wait_alu depctr_va_vdst(0)",
+        "ds_store_b32 v58, v58",
+        "s_wait_dscnt 0x0",
+        matrix("fp4"),
+        matrix("fp4", d=100, a=42, b=42),
+        "s_wait_alu depctr_va_vdst({})",
+        "ds_load_b32 v18, v58",
+    ]
+    program = "\n".join(lines)
     run_wave(program.format(2), vectors=OPERANDS, lds_bytes=4)
     with pytest.raises(ExpertWait, match=r"v18; missing: s_wait_alu depctr_va_vdst\(2\)"):
         run_wave(program.format(3), vectors=OPERANDS, lds_bytes=4)
