@@ -170,7 +170,6 @@ nb::dict launch(const std::shared_ptr<Program>& program, Memory& memory, const n
                 const nb::dict& functions, const std::vector<std::array<uint32_t, 3>>& clusters,
                 int threads) {
   LaunchSettings settings;
-  settings.grid = nb::cast<std::array<uint32_t, 3>>(options["grid"]);
   settings.block = nb::cast<std::array<uint32_t, 3>>(options["block"]);
   settings.cluster = nb::cast<std::array<uint32_t, 3>>(options["cluster"]);
   settings.kernarg = nb::cast<uint64_t>(options["kernarg"]);

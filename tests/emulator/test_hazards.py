@@ -440,6 +440,43 @@ def test_pipes_complete_out_of_order_with_one_another():
         run_wave(program.format(1), lds_bytes=4)
 
 
+LOAD_AFTER_USE = """
+	v_mov_b32 v1, 0
+	v_mov_b32 v2, 0
+	s_wait_alu depctr_va_vdst(0)
+	ds_store_b32 v1, v2
+	s_wait_dscnt 0x0
+	v_mov_b32 v3, v2
+	{}
+	ds_load_b32 v2, v1
+"""
+
+
+def test_load_over_a_register_that_a_vector_instruction_reads_needs_a_wait():
+    run_wave(EXPERT + LOAD_AFTER_USE.format("s_wait_alu depctr_va_vdst(0)"), lds_bytes=4)
+    with pytest.raises(ExpertWait, match="a load overwrites a register that a vector instruction"):
+        run_wave(EXPERT + LOAD_AFTER_USE.format(""), lds_bytes=4)
+
+
+def test_scaled_matrix_operation_counts_as_two_results():
+    """One that is younger leaves two outstanding: a wait for two proves the older one's reads."""
+    lines = [
+        EXPERT.strip(),
+        "v_mov_b32 v58, 0",
+        "s_wait_alu depctr_va_vdst(0)",
+        "ds_store_b32 v58, v58",
+        "s_wait_dscnt 0x0",
+        matrix("fp4"),
+        matrix("fp4", d=100, a=42, b=42),
+        "s_wait_alu depctr_va_vdst({})",
+        "ds_load_b32 v18, v58",
+    ]
+    program = "\n".join(lines)
+    run_wave(program.format(2), vectors=OPERANDS, lds_bytes=4)
+    with pytest.raises(ExpertWait, match=r"v18; missing: s_wait_alu depctr_va_vdst\(2\)"):
+        run_wave(program.format(3), vectors=OPERANDS, lds_bytes=4)
+
+
 def test_overwriting_a_memory_source_needs_a_wait():
     program = (
         EXPERT

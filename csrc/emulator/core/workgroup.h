@@ -52,7 +52,7 @@ struct Event {
 };
 
 struct LaunchSettings {
-  std::array<uint32_t, 3> grid, block, cluster;
+  std::array<uint32_t, 3> block, cluster;
   uint64_t kernarg = 0;
   uint32_t lds_bytes = 0;
   uint32_t scratch_bytes = 0;  // per lane

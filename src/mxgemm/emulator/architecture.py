@@ -4,12 +4,12 @@ architectures are listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 from mxgemm.emulator.faults import LoadError
-from mxgemm.emulator.instruction import Instruction, Row
+from mxgemm.emulator.instruction import Instruction
 from mxgemm.emulator.rates import Rates
 
 _FOLDERS = {"gfx1250": "mxgemm.emulator.gfx1250"}
@@ -29,8 +29,6 @@ class Architecture:
     max_lds_bytes: int
     max_workgroup_items: int
     max_cluster: int
-    rows: Mapping[str, Row]
-    counters: Sequence[str]
     parse: Callable[[Sequence[str]], tuple[Instruction, ...]]
     decode: Callable[[bytes, int], tuple[Instruction, ...]]
     rates: Rates

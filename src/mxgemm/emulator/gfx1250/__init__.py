@@ -7,7 +7,6 @@ from __future__ import annotations
 from mxgemm.emulator.architecture import Architecture
 from mxgemm.emulator.gfx1250.encoding import decode
 from mxgemm.emulator.gfx1250.performance import RATES
-from mxgemm.emulator.gfx1250.table import COUNTERS, ROWS
 from mxgemm.emulator.gfx1250.text import parse
 
 ARCHITECTURE = Architecture(
@@ -17,8 +16,6 @@ ARCHITECTURE = Architecture(
     max_lds_bytes=327_680,
     max_workgroup_items=1024,
     max_cluster=16,
-    rows=ROWS,
-    counters=COUNTERS,
     parse=parse,
     decode=decode,
     rates=RATES,

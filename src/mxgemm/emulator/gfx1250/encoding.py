@@ -25,9 +25,8 @@ from mxgemm.emulator.gfx1250.registers import (
 from mxgemm.emulator.gfx1250.table import BY_OPCODE, DUAL, HALF_OPERANDS, ROWS
 from mxgemm.emulator.instruction import Field, Instruction, Kind, Operand, Role, Row
 
-_LITERAL, _LITERAL64, _SCC = 255, 254, 253
+_LITERAL, _LITERAL64 = 255, 254
 _FIRST_VECTOR = 256
-_ENDPGM = "s_endpgm"
 
 
 def _bits(word: int, high: int, low: int) -> int:
@@ -185,9 +184,6 @@ def _vop3p(w: Dwords) -> _Raw:
         "clamp": _bits(w[0], 15, 15),
     }
     return _Raw(("VOP3P", _bits(w[0], 22, 16)), 2, codes, modifiers)
-
-
-_SCALE_HALVES = (0x35, 0x3A)
 
 
 def _vop3px2(w: Dwords) -> _Raw:

@@ -9,12 +9,12 @@ import struct
 
 from mxgemm.emulator.instruction import Field, Instruction, Kind, Operand
 
-VCC, TTMP, NULL, M0, EXEC = 106, 108, 124, 125, 126
+VCC, TTMP, NULL = 106, 108, 124
 SCALAR_NAMES = {
     "vcc_lo": 106,
     "vcc_hi": 107,
     "null": NULL,
-    "m0": M0,
+    "m0": 125,
     "exec_lo": 126,
     "exec_hi": 127,
 }

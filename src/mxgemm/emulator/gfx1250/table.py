@@ -16,8 +16,6 @@ from collections.abc import Iterator
 
 from mxgemm.emulator.instruction import Field, Row
 
-COUNTERS = ("loadcnt", "storecnt", "dscnt", "kmcnt", "tensorcnt", "asynccnt")
-
 # VOP1 and VOP2 instructions also exist in the VOP3 encoding, comparisons too.
 _VOP3_OFFSET = {"VOP1": 0x180, "VOP2": 0x100, "VOPC": 0x000}
 
