@@ -1,17 +1,20 @@
 """Broken copies of a compiled kernel, and proofs that some of them are not broken at all.
 
-One change each: a wait or a barrier removed, an LDS offset shifted, a matrix operation's two scales exchanged.
+One change each: a wait or a barrier removed, an LDS offset shifted, a matrix operation's two scales
+exchanged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mxgemm.emulator.instruction import Instruction, Kind, Role
 
-COUNTED_WAIT = re.compile(r"^\ts_wait_(?P<counter>dscnt|tensorcnt|kmcnt|loadcnt|storecnt|alu) (?P<value>.*)$")
+COUNTED_WAIT = re.compile(
+    r"^\ts_wait_(?P<counter>dscnt|tensorcnt|kmcnt|loadcnt|storecnt|alu) (?P<value>.*)$"
+)
 SIGNAL, WAIT = re.compile(r"^\ts_barrier_signal "), re.compile(r"^\ts_barrier_wait ")
 LDS_ACCESS = re.compile(r"^\tds_(load|store)_")
 OFFSET = re.compile(r" offset:(\d+)")
@@ -21,7 +24,7 @@ SHIFTS = (4, 16)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: its kind, the instruction it is at, what was there, and the whole changed file."""
+    """One change: its kind, the instruction it is at, what was there, and the changed file."""
 
     kind: str
     pc: int
@@ -47,42 +50,57 @@ def _code_lines(lines: Sequence[str], symbol: str) -> Iterator[tuple[int, int]]:
             pc += 1
 
 
+@dataclass(frozen=True)
+class _Source:
+    """The file's lines; `change` makes a mutant of them."""
+
+    lines: list[str]
+
+    def change(self, kind: str, n: int, pc: int, new: Mapping[int, str]) -> Mutant:
+        text = "\n".join(new.get(at, line) for at, line in enumerate(self.lines))
+        return Mutant(kind, pc, self.lines[n].strip(), text + "\n")
+
+
+_NOP = "\ts_nop 0"
+
+
+def _removals(source: _Source, n: int, pc: int) -> Iterator[Mutant]:
+    line = source.lines[n]
+    if wait := COUNTED_WAIT.match(line):
+        yield source.change(f"no-{wait['counter']}", n, pc, {n: _NOP})
+    elif SIGNAL.match(line):
+        yield source.change("no-signal", n, pc, {n: _NOP})
+    elif WAIT.match(line):
+        yield source.change("no-barrier-wait", n, pc, {n: _NOP})
+
+
+def _changes(source: _Source, n: int, pc: int) -> Iterator[Mutant]:
+    line = source.lines[n]
+    if LDS_ACCESS.match(line):
+        old = OFFSET.search(line)
+        for shift in SHIFTS:
+            offset = f" offset:{(int(old[1]) if old else 0) + shift}"
+            new = OFFSET.sub(offset, line) if old else line + offset
+            yield source.change(f"offset+{shift}", n, pc, {n: new})
+    elif scales := SCALES.match(line):
+        new = f"{scales[1]}, {scales[3]}, {scales[2]}{scales[4] or ''}"
+        yield source.change("scales", n, pc, {n: new})
+
+
 def mutants(text: str, symbol: str) -> Iterator[Mutant]:
     """Return every mutant of the kernel `symbol` in the assembly file `text`."""
-    lines = text.splitlines()
-    code = list(_code_lines(lines, symbol))
-
-    def changed(kind: str, n: int, pc: int, **replaced: str) -> Mutant:
-        new = list(lines)
-        for at, line in replaced.items():
-            new[int(at[1:])] = line
-        return Mutant(kind, pc, lines[n].strip(), "\n".join(new) + "\n")
-
-    nop = "\ts_nop 0"
-    signals = [(n, pc) for n, pc in code if SIGNAL.match(lines[n])]
-    waits = [(n, pc) for n, pc in code if WAIT.match(lines[n])]
+    source = _Source(text.splitlines())
+    code = list(_code_lines(source.lines, symbol))
     for n, pc in code:
-        line = lines[n]
-        if wait := COUNTED_WAIT.match(line):
-            yield changed(f"no-{wait['counter']}", n, pc, **{f"_{n}": nop})
-        elif SIGNAL.match(line):
-            yield changed("no-signal", n, pc, **{f"_{n}": nop})
-        elif WAIT.match(line):
-            yield changed("no-barrier-wait", n, pc, **{f"_{n}": nop})
-        elif LDS_ACCESS.match(line):
-            old = OFFSET.search(line)
-            for shift in SHIFTS:
-                offset = f" offset:{(int(old[1]) if old else 0) + shift}"
-                new = OFFSET.sub(offset, line) if old else line + offset
-                yield changed(f"offset+{shift}", n, pc, **{f"_{n}": new})
-        elif scales := SCALES.match(line):
-            new = f"{scales[1]}, {scales[3]}, {scales[2]}{scales[4] or ''}"
-            yield changed("scales", n, pc, **{f"_{n}": new})
+        yield from _removals(source, n, pc)
+        yield from _changes(source, n, pc)
+    signals = [(n, pc) for n, pc in code if SIGNAL.match(source.lines[n])]
+    waits = [(n, pc) for n, pc in code if WAIT.match(source.lines[n])]
     for (n, pc), (other, _) in zip(signals, waits, strict=True):
-        yield changed("no-barrier", n, pc, **{f"_{n}": nop, f"_{other}": nop})
+        yield source.change("no-barrier", n, pc, {n: _NOP, other: _NOP})
 
 
-# ----------------------------------------------------------------------------------------------------- redundant
+# ---------------------------------------------------------------------------------------- redundant
 
 _COUNTED = {
     "dscnt": ("ds_",),
@@ -90,14 +108,18 @@ _COUNTED = {
     "kmcnt": ("s_load_",),
     "loadcnt": ("global_load_", "scratch_load_"),
     "storecnt": ("global_store_", "scratch_store_"),
-    "vm_vsrc": ("ds_",),  # memory instructions that have not read their registers; LDS only, see _memory_reads
+    "vm_vsrc": (
+        "ds_",
+    ),  # memory instructions that have not read their registers; LDS only, see _memory_reads
 }
 _MANY = 64  # more than any counter holds
 _NO_RESULT_WAIT, _NO_READ_WAIT = 15, 7
 
 Code = Sequence[Instruction]
 Ages = dict[int, int]
-"""Issue pc of an operation that may be outstanding -> the fewest operations of its counter issued since."""
+"""Issue pc of an operation that may be outstanding -> the fewest operations of its counter issued
+since.
+"""
 
 
 def successors(code: Code, pc: int) -> list[int]:
@@ -109,10 +131,14 @@ def successors(code: Code, pc: int) -> list[int]:
 
 
 def waited_for(instruction: Instruction, counter: str) -> int | None:
-    """Return how many operations of `counter` an instruction leaves outstanding at most; None if it is no wait for it."""
+    """Return how many operations of `counter` an instruction leaves outstanding at most; None if it
+    is no wait for it.
+    """
     if instruction.name == f"s_wait_{counter}":
         return instruction.operands[0].value
-    if counter == "vm_vsrc" and instruction.name == "s_wait_dscnt":  # complete operations have read their registers
+    if (
+        counter == "vm_vsrc" and instruction.name == "s_wait_dscnt"
+    ):  # complete operations have read their registers
         return instruction.operands[0].value
     if counter == "vm_vsrc" and instruction.name == "s_wait_alu":
         left = instruction.operands[0].value >> 2 & 7
@@ -121,7 +147,8 @@ def waited_for(instruction: Instruction, counter: str) -> int | None:
 
 
 def outstanding(code: Code, counter: str, removed: int = -1) -> list[Ages | None]:
-    """Return, for every instruction, what may be outstanding before it, over all paths; `removed` waits for nothing.
+    """Return, for every instruction, what may be outstanding before it, over all paths; `removed`
+    waits for nothing.
 
     None where no path leads. Two paths join to what is outstanding on either, at its youngest.
     """
@@ -159,7 +186,9 @@ def _registers(instruction: Instruction, role: Role) -> set[tuple[Kind, int]]:
 
 
 def most_outstanding(code: Code, counter: str) -> list[int]:
-    """Return the most operations of `counter` that can be outstanding before every instruction, over all paths."""
+    """Return the most operations of `counter` that can be outstanding before every instruction,
+    over all paths.
+    """
     before = [-1] * len(code)
     before[0] = 0
     pending = [0]
@@ -178,15 +207,15 @@ def most_outstanding(code: Code, counter: str) -> list[int]:
 
 
 def waits_for_nothing(code: Code, pc: int, counter: str) -> bool:
-    """An equal or stronger wait, or the absence of operations, comes before the wait on every path."""
+    """On every path comes an equal or stronger wait before it, or no operation at all."""
     left = waited_for(code[pc], counter)
     assert left is not None
     return most_outstanding(code, counter)[pc] <= left
 
 
 def is_made_up_for(code: Code, pc: int, counter: str) -> bool:
-    """Without the wait, no register is used before its load is waited for, and every barrier and copy finds the same
-    operations outstanding as with it.
+    """Without the wait, no register is used before its load is waited for, and every barrier and
+    copy finds the same operations outstanding as with it.
     """
     with_it, without = outstanding(code, counter), outstanding(code, counter, removed=pc)
     for at, instruction in enumerate(code):
@@ -201,10 +230,13 @@ def is_made_up_for(code: Code, pc: int, counter: str) -> bool:
 
 
 def publishes_what_nobody_reads(code: Code, pc: int, counter: str) -> bool:
-    """After the barrier that follows, no LDS access comes before an equal or stronger wait and one more whole barrier."""
+    """After the barrier that follows, no LDS access comes before an equal or stronger wait and one
+    more whole barrier.
+    """
     left = waited_for(code[pc], counter)
     assert left is not None
-    # A state is how far a path has come: 0 before the barrier's wait, 1 after it, 2 with the stronger wait, 3 signalled again.
+    # A state is how far a path has come: 0 before the barrier's wait, 1 after it, 2 with the
+    # stronger wait, 3 signalled again.
     pending, seen = [(s, 0) for s in successors(code, pc)], set()
     while pending:
         at, state = pending.pop()
@@ -227,17 +259,23 @@ def publishes_what_nobody_reads(code: Code, pc: int, counter: str) -> bool:
 
 
 def why_redundant(code: Code, mutant: Mutant) -> str | None:
-    """Return the name of the proof that the removed wait changes nothing, None if there is no proof."""
+    """Return the name of the proof that the removed wait changes nothing, None if there is no
+    proof.
+    """
     instruction = code[mutant.pc]
     counter = instruction.name.removeprefix("s_wait_")
     if not instruction.name.startswith("s_wait_"):
         return None
     if counter == "alu":
-        vector_memory = any(i.name.startswith(("global_load", "global_store", "scratch_")) for i in code)
+        vector_memory = any(
+            i.name.startswith(("global_load", "global_store", "scratch_")) for i in code
+        )
         waits_for_results = instruction.operands[0].value >> 12 != _NO_RESULT_WAIT
         if vector_memory or waits_for_results:
             return None
         return "waits_for_nothing" if waits_for_nothing(code, mutant.pc, "vm_vsrc") else None
     proofs = [waits_for_nothing]
-    proofs += {"dscnt": [is_made_up_for], "tensorcnt": [publishes_what_nobody_reads]}.get(counter, [])
+    proofs += {"dscnt": [is_made_up_for], "tensorcnt": [publishes_what_nobody_reads]}.get(
+        counter, []
+    )
     return next((proof.__name__ for proof in proofs if proof(code, mutant.pc, counter)), None)

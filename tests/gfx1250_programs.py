@@ -1,4 +1,6 @@
-"""Small gfx1250 programs for tests: assembly with metadata around some instructions, LLVM's tools, and runs of one wave."""
+"""Small gfx1250 programs for tests: assembly with metadata around some instructions, LLVM's tools,
+and runs of one wave.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def assembly(
         f"        .value_kind: {'global_buffer' if size == 8 else 'by_value'}\n"
         for at, size in zip(offsets, arguments, strict=True)
     )
-    required = f"    .reqd_workgroup_size:\n      - {block}\n      - 1\n      - 1\n" if block else ""
+    required = (
+        f"    .reqd_workgroup_size:\n      - {block}\n      - 1\n      - 1\n" if block else ""
+    )
     return f"""	.amdgcn_target "amdgcn-amd-amdhsa-unknown-gfx1250"
 	.amdhsa_code_object_version 6
 	.text
@@ -109,7 +113,13 @@ def assemble(text: str, folder: Path) -> bytes:
     """Return the linked code object that LLVM makes of an assembly file."""
     relocatable, linked = folder / "program.o", folder / "program.elf"
     _tool(
-        LLVM_MC, "-triple=amdgcn-amd-amdhsa-unknown", "-mcpu=gfx1250", "-filetype=obj", "-o", str(relocatable), data=text.encode()
+        LLVM_MC,
+        "-triple=amdgcn-amd-amdhsa-unknown",
+        "-mcpu=gfx1250",
+        "-filetype=obj",
+        "-o",
+        str(relocatable),
+        data=text.encode(),
     )
     _tool(LINKER, "-shared", str(relocatable), "-o", str(linked), data=b"")
     return linked.read_bytes()
@@ -118,12 +128,20 @@ def assemble(text: str, folder: Path) -> bytes:
 def encode(lines: Sequence[str]) -> list[bytes | str]:
     """Return LLVM's machine code for every line, or its complaint."""
     done = subprocess.run(
-        [LLVM_MC, "-triple=amdgcn-amd-amdhsa-unknown", "-mcpu=gfx1250", "-mattr=+real-true16", "--show-encoding"],
+        [
+            LLVM_MC,
+            "-triple=amdgcn-amd-amdhsa-unknown",
+            "-mcpu=gfx1250",
+            "-mattr=+real-true16",
+            "--show-encoding",
+        ],
         input="\n".join(f".ifdef never\n.endif\n{line}" for line in lines).encode(),
         capture_output=True,
         check=False,
     )
-    complaints = dict(re.findall(r"^<stdin>:(\d+):\d+: error: (.*)$", done.stderr.decode(), re.MULTILINE))
+    complaints = dict(
+        re.findall(r"^<stdin>:(\d+):\d+: error: (.*)$", done.stderr.decode(), re.MULTILINE)
+    )
     codes = iter(re.findall(r"encoding: \[([^\]]*)\]", done.stdout.decode()))
     result: list[bytes | str] = []
     for number in range(len(lines)):
@@ -144,7 +162,9 @@ class State:
 
     def vector64(self, register: int) -> np.ndarray:
         """Return a register pair as uint64 [32]."""
-        return self.vectors[register].astype(np.uint64) | self.vectors[register + 1].astype(np.uint64) << np.uint64(32)
+        return self.vectors[register].astype(np.uint64) | self.vectors[register + 1].astype(
+            np.uint64
+        ) << np.uint64(32)
 
     def scalar64(self, register: int) -> int:
         """Return a scalar pair."""
@@ -171,29 +191,36 @@ def run_wave(
     checks: Checks | None = None,
     **launch: object,
 ) -> State:
-    """Run `lines` in one workgroup from the given register values; return the first wave's last state.
+    """Run `lines` in one workgroup from the given register values; return the first wave's last
+    state.
 
     prepare: maps memory and returns the launch's arguments.
     """
-    machine, kernel = _loaded(assembly(lines, arguments=arguments, block=block, scratch_bytes=scratch_bytes))
+    machine, kernel = _loaded(
+        assembly(lines, arguments=arguments, block=block, scratch_bytes=scratch_bytes)
+    )
     machine = Machine("gfx1250") if prepare else machine
     ends: list[State] = []
 
-    def start(wave) -> None:  # noqa: ANN001
+    def start(wave) -> None:
         for register, values in (vectors or {}).items():
             wave.set_vector(register, np.ascontiguousarray(values).view(np.uint32))
         for register, value in (scalars or {}).items():
             wave.set_scalar(register, value)
         wave.scc = scc
 
-    def end(wave) -> None:  # noqa: ANN001
+    def end(wave) -> None:
         if wave.index == 0:
             found = {i: wave.vector(i) for i in range(64)}
-            ends.append(State(found, [wave.scalar(i) for i in range(128)], wave.scc, wave.lds, None))  # type: ignore[arg-type]
+            ends.append(
+                State(found, [wave.scalar(i) for i in range(128)], wave.scc, wave.lds, None)
+            )  # type: ignore[arg-type]
 
     args = prepare(machine) if prepare else ()
     machine.hook("start", start)
     machine.hook("end", end)
-    result = machine.launch((1, 1, 1), args=args, lds_bytes=lds_bytes, kernel=kernel, checks=checks, **launch)  # type: ignore[arg-type]
+    result = machine.launch(
+        (1, 1, 1), args=args, lds_bytes=lds_bytes, kernel=kernel, checks=checks, **launch
+    )  # type: ignore[arg-type]
     ends[0].result = result
     return ends[0]

@@ -1,4 +1,6 @@
-"""The compiled GEMM kernel of the emulator's tests: its problems, and one run of it or of a broken copy."""
+"""The compiled GEMM kernel of the emulator's tests: its problems, and one run of it or of a broken
+copy.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def problem(m: int, n: int, k: int, seed: int = 0) -> Problem:
     for rows in (m, n):
         codes = rng.integers(0, 16, (rows, k), dtype=np.uint8)
         scales = rng.integers(125, 130, (rows, k // 32), dtype=np.uint8)
-        values.append(np.array(E2M1.values)[codes] * np.repeat(np.array(E8M0.values)[scales], 32, 1))
+        values.append(
+            np.array(E2M1.values)[codes] * np.repeat(np.array(E8M0.values)[scales], 32, 1)
+        )
         operands += [codes[:, ::2] | codes[:, 1::2] << 4, scales]
     return Problem(m, n, k, tuple(operands), (values[0] @ values[1].T).astype(np.float32))
 
@@ -47,7 +51,10 @@ def run(kernel: Kernel, p: Problem, **launch: object) -> tuple[np.ndarray, Launc
     """Return the kernel's output, NaN where nothing was written, and the launch's result."""
     out = np.full((p.m, p.n), np.nan, np.float32)
     machine = Machine("gfx1250")
-    regions = [machine.memory.map(base, buffer=array) for base, array in zip(BASES, (out, *p.operands), strict=True)]
+    regions = [
+        machine.memory.map(base, buffer=array)
+        for base, array in zip(BASES, (out, *p.operands), strict=True)
+    ]
     unused, strides = [0, 0, 0, 0], [p.k // 2, p.k // 32] * 2
     pitches, sizes = [p.n, 0, 0], [p.m, p.n, p.k // 32, WHOLE_K]
     grid = (-(-p.m // TILE), -(-p.n // TILE), 1)

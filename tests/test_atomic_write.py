@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,23 @@ def test_output_file_refuses_a_folder_even_with_force(tmp_path: Path) -> None:
         pass
 
 
+def test_output_file_refuses_what_is_no_regular_file_even_with_force(tmp_path: Path) -> None:
+    link = tmp_path / "c.txt"
+    link.symlink_to(os.devnull)
+    with (
+        pytest.raises(CheckpointError, match="must be a regular file, got a device"),
+        output_file(link, force=True),
+    ):
+        pass
+    os.mkfifo(tmp_path / "pipe")
+    with (
+        pytest.raises(CheckpointError, match="must be a regular file"),
+        output_file(tmp_path / "pipe", force=False),
+    ):
+        pass
+    assert names(tmp_path) == ["c.txt", "pipe"]
+
+
 def test_output_folder_is_made_whole(tmp_path: Path) -> None:
     write_folder(tmp_path / "deep" / "out", weights="w", config="c")
     assert contents(tmp_path / "deep" / "out") == {"weights": "w", "config": "c"}
@@ -81,6 +99,16 @@ def test_output_folder_takes_an_empty_folder_but_no_full_one(tmp_path: Path) -> 
     with pytest.raises(CheckpointError, match=r"got a folder with files; pass --force"):
         write_folder(target, weights="new", config="new")
     assert contents(target) == {"weights": "w", "config": "c"}
+
+
+def test_output_folder_fills_the_folder_where_the_caller_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = tmp_path.stat()
+    write_folder(Path(), weights="w", config="c")
+    assert names(Path()) == ["config", "weights"]
+    assert (tmp_path.stat().st_ino, tmp_path.stat().st_mode) == (before.st_ino, before.st_mode)
 
 
 def test_output_folder_with_force_replaces_what_it_owns_and_keeps_the_rest(tmp_path: Path) -> None:

@@ -42,12 +42,19 @@ def test_cpu_is_this_machines():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "gpu", "cpu:0", "cpu:1", "cpu:", "cuda:", "cuda:x", "cuda:-1", "sm_", "sm_90a", "sm_90:1",
+    ["", "gpu", "cpu:0", "cpu:1", "cpu:", "cuda:", "cuda:x", "cuda:-1", "cuda:128",
+     "cuda:" + "9" * 30, "cuda:\u0661", "sm_", "sm_90a", "sm_90:1",
      "gfx942", "gfx1250:", "gfx1250:emulated:1", "gfx1250:1", "sm_90:emulated", "meta", "CPU"],
 )  # fmt: skip
 def test_parse_refuses_what_names_none(text):
     with pytest.raises(ValueError, match=r"device: must be cpu, cuda\[:index\]"):
         DeviceSpec.parse(text)
+
+
+def test_an_index_may_have_leading_zeros(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match="cuda:7 needs a GPU"):
+        DeviceSpec.parse("cuda:07")
 
 
 @pytest.mark.parametrize("kind", ["meta", "mps", "xpu"])

@@ -79,6 +79,7 @@ REFUSED = {
         ValueError,
         "alpha must be finite in FP32",
     ),
+    "alpha-beyond-float": ({"alpha": 10**400}, ValueError, "alpha must be finite in FP32, got 10"),
     "alpha-tensor": (
         {"alpha": torch.tensor(2.0)},
         TypeError,
@@ -217,6 +218,51 @@ def test_gemm_reads_c_and_aux_in_with_any_row_stride():
     assert torch.equal(got, expected.float())
     got = mxgemm.gemm(A, B, out_dtype=FP32, dact="relu", aux_in=(row - 3).expand(M, N))
     assert torch.equal(got, (exact(A, B) * (row > 3)).float())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_gemm_refuses_a_sparse_tensor_in_every_role(role):
+    shape, extra = ROLES[role]
+    with pytest.raises(TypeError, match=f"{role} must be a strided tensor"):
+        mxgemm.gemm(A, B, **{role: full(*shape).to_sparse(), **extra})
+
+
+def made_in_inference_mode(*shape: int) -> torch.Tensor:
+    with torch.inference_mode():
+        return full(*shape)
+
+
+@pytest.mark.parametrize("role", ["out", "aux_out", "bias_grad"])
+def test_gemm_refuses_to_write_an_inference_tensor_before_it_writes_another(role):
+    tensor = made_in_inference_mode(*ROLES[role][0])
+    assert_refused({role: tensor}, ValueError, f"{role} must not be an inference tensor")
+    with torch.inference_mode():
+        mxgemm.gemm(A, B, **{role: tensor})
+    assert not torch.equal(tensor, torch.full_like(tensor, UNTOUCHED))
+
+
+def test_gemm_records_no_gradient_and_writes_what_requires_one():
+    plain = {"bias": torch.ones(N), "c": torch.ones(M, N), "out": OUT(), "aux_out": OUT()}
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in plain.items()}
+    expected = mxgemm.gemm(A, B, beta=2.0, **plain)
+    result = mxgemm.gemm(A, B, beta=2.0, **leaves)
+    assert torch.equal(result, expected)
+    assert torch.equal(leaves["aux_out"], plain["aux_out"])
+    assert result.is_leaf
+    bias = torch.ones(N, requires_grad=True)
+    assert not mxgemm.gemm(A, B, bias=bias).requires_grad
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float64])
+def test_gemm_without_contraction_does_not_depend_on_the_default_dtype(dtype):
+    empty = mxgemm.quantize(torch.zeros(2, 0))
+    c = torch.full((2, 2), 1.001)
+    torch.set_default_dtype(dtype)
+    try:
+        result = mxgemm.gemm(empty, empty, c=c, beta=1.0, out_dtype=FP32)
+    finally:
+        torch.set_default_dtype(FP32)
+    assert torch.equal(result, c)
 
 
 def matrices(count: int) -> list[torch.Tensor]:

@@ -374,6 +374,12 @@ WRONG_PARTS = {
         {"codes": torch.zeros(4, 16, dtype=U8), "scales": torch.zeros(4, 1, dtype=U8),
          "rotation": Rotation(64)}, LayoutMismatch, "4x32 byte matrix",
     ),
+    "codes-numpy": ({"codes": torch.zeros(4, 32, dtype=U8).numpy()}, TypeError, "got ndarray"),
+    "layout-name": ({"layout": "row_major"}, TypeError, r"layout must be .* got str; .*\.of\("),
+    "rotation-size": ({"rotation": 16}, TypeError, "rotation must be a Rotation or None, got int"),
+    "shape-list": ({"shape": [4, 64]}, TypeError, r"two ints, got \[4, 64\]"),
+    "shape-3d": ({"shape": (2, 2, 64)}, TypeError, "two ints"),
+    "shape-floats": ({"shape": (4.0, 64.0)}, TypeError, "two ints"),
     "devices": (
         {"scales": torch.empty(4, 2, dtype=U8, device="meta")}, ValueError, "share a device",
     ),

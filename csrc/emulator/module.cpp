@@ -1,4 +1,5 @@
-// Python bindings of the executor: programs, memory, launches. Everything that is policy or text lives in Python.
+// Python bindings of the executor: programs, memory, launches. Everything that is policy or text
+// lives in Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -27,7 +28,8 @@ using Words = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>, nb::c_contig>;
 // (kind, role, words, modifiers, index, value), as in Operand
 using OperandTuple = std::tuple<int, int, int, int, int, uint64_t>;
 
-std::unique_ptr<Instruction> make_instruction(const Architecture& architecture, const nb::dict& source, uint32_t pc) {
+std::unique_ptr<Instruction> make_instruction(const Architecture& architecture,
+                                              const nb::dict& source, uint32_t pc) {
   auto instruction = std::make_unique<Instruction>();
   const auto name = nb::cast<std::string>(source["operation"]);
   const auto found = architecture.operations->find(name);
@@ -39,18 +41,21 @@ std::unique_ptr<Instruction> make_instruction(const Architecture& architecture, 
   instruction->target = nb::cast<uint32_t>(source["target"]);
   for (const auto& [kind, role, words, modifiers, index, value] :
        nb::cast<std::vector<OperandTuple>>(source["operands"])) {
-    if (instruction->num_operands == kMaxOperands) throw std::invalid_argument("too many operands: " + instruction->text);
-    instruction->operand[instruction->num_operands++] = {Kind(kind),         uint8_t(role),   uint8_t(words),
-                                                         uint8_t(modifiers), uint16_t(index), value};
+    if (instruction->num_operands == kMaxOperands)
+      throw std::invalid_argument("too many operands: " + instruction->text);
+    instruction->operand[instruction->num_operands++] = {
+        Kind(kind), uint8_t(role), uint8_t(words), uint8_t(modifiers), uint16_t(index), value};
   }
   for (const auto& [key, value] : nb::cast<nb::dict>(source["modifiers"])) {
     const auto modifier = nb::cast<std::string>(key);
     size_t slot = 0;
     while (slot < architecture.modifiers.size() && modifier != architecture.modifiers[slot]) ++slot;
-    if (slot == architecture.modifiers.size()) throw std::invalid_argument("the executor has no modifier " + modifier);
+    if (slot == architecture.modifiers.size())
+      throw std::invalid_argument("the executor has no modifier " + modifier);
     instruction->modifier[slot] = nb::cast<int64_t>(value);
   }
-  if (source.contains("second")) instruction->second = make_instruction(architecture, nb::cast<nb::dict>(source["second"]), pc);
+  if (source.contains("second"))
+    instruction->second = make_instruction(architecture, nb::cast<nb::dict>(source["second"]), pc);
   return instruction;
 }
 
@@ -58,7 +63,8 @@ std::shared_ptr<Program> make_program(const std::string& name, const nb::list& c
   auto program = std::make_shared<Program>();
   program->architecture = &find_architecture(name);
   for (size_t pc = 0; pc < code.size(); ++pc) {
-    auto instruction = make_instruction(*program->architecture, nb::cast<nb::dict>(code[pc]), uint32_t(pc));
+    auto instruction =
+        make_instruction(*program->architecture, nb::cast<nb::dict>(code[pc]), uint32_t(pc));
     instruction->collect_ranges();
     instruction->static_hazard = program->architecture->static_check(*instruction);
     program->code.push_back(std::move(instruction));
@@ -69,8 +75,10 @@ std::shared_ptr<Program> make_program(const std::string& name, const nb::list& c
 nb::dict to_dict(const Counters& counters) {
   nb::dict result;
   auto* executed = new std::vector<uint64_t>(counters.executed);
-  nb::capsule owner(executed, [](void* p) noexcept { delete static_cast<std::vector<uint64_t>*>(p); });
-  result["executed"] = nb::ndarray<nb::numpy, uint64_t>(executed->data(), {executed->size()}, owner).cast();
+  nb::capsule owner(executed,
+                    [](void* p) noexcept { delete static_cast<std::vector<uint64_t>*>(p); });
+  result["executed"] =
+      nb::ndarray<nb::numpy, uint64_t>(executed->data(), {executed->size()}, owner).cast();
   result["instructions"] = counters.instructions;
   result["lds_read_bytes"] = counters.lds_read_bytes;
   result["lds_written_bytes"] = counters.lds_written_bytes;
@@ -114,7 +122,8 @@ struct WaveView {
   }
   void set_vector(int i, const Words& values) const {
     check_vector(i);
-    if (values.shape(0) != size_t(wave->lanes)) throw nb::value_error("one value per lane is needed");
+    if (values.shape(0) != size_t(wave->lanes))
+      throw nb::value_error("one value per lane is needed");
     std::memcpy(wave->vector(i), values.data(), wave->lanes * sizeof(uint32_t));
     wave->mark_vector_written(i, 1, wave->all_lanes());
   }
@@ -148,7 +157,8 @@ Hooks make_hooks(const nb::dict& functions) {
       function(WaveView{&wave});
     };
   };
-  if (functions.contains("instruction")) hooks.instruction = with_instruction(functions["instruction"]);
+  if (functions.contains("instruction"))
+    hooks.instruction = with_instruction(functions["instruction"]);
   if (functions.contains("barrier")) hooks.barrier = with_instruction(functions["barrier"]);
   if (functions.contains("transfer")) hooks.transfer = with_instruction(functions["transfer"]);
   if (functions.contains("start")) hooks.start = plain(functions["start"]);
@@ -156,8 +166,9 @@ Hooks make_hooks(const nb::dict& functions) {
   return hooks;
 }
 
-nb::dict launch(const std::shared_ptr<Program>& program, Memory& memory, const nb::dict& options, const nb::dict& functions,
-                const std::vector<std::array<uint32_t, 3>>& clusters, int threads) {
+nb::dict launch(const std::shared_ptr<Program>& program, Memory& memory, const nb::dict& options,
+                const nb::dict& functions, const std::vector<std::array<uint32_t, 3>>& clusters,
+                int threads) {
   LaunchSettings settings;
   settings.grid = nb::cast<std::array<uint32_t, 3>>(options["grid"]);
   settings.block = nb::cast<std::array<uint32_t, 3>>(options["block"]);
@@ -179,7 +190,8 @@ nb::dict launch(const std::shared_ptr<Program>& program, Memory& memory, const n
   LaunchResult outcome;
   {
     nb::gil_scoped_release release;
-    outcome = execute(*program, memory, settings, hooked ? &hooks : nullptr, clusters, hooked ? 1 : threads);
+    outcome = execute(*program, memory, settings, hooked ? &hooks : nullptr, clusters,
+                      hooked ? 1 : threads);
   }
   nb::dict result;
   result["counters"] = to_dict(outcome.counters);
@@ -187,8 +199,9 @@ nb::dict launch(const std::shared_ptr<Program>& program, Memory& memory, const n
   auto* events = new std::vector<Event>(std::move(outcome.events));
   nb::capsule owner(events, [](void* p) noexcept { delete static_cast<std::vector<Event>*>(p); });
   static_assert(sizeof(Event) == 32);
-  result["events"] =
-      nb::ndarray<nb::numpy, uint32_t>(events->data(), {events->size(), sizeof(Event) / sizeof(uint32_t)}, owner).cast();
+  result["events"] = nb::ndarray<nb::numpy, uint32_t>(
+                         events->data(), {events->size(), sizeof(Event) / sizeof(uint32_t)}, owner)
+                         .cast();
   return result;
 }
 
@@ -202,7 +215,9 @@ NB_MODULE(_emulator, m) {
       .def_prop_ro("index", [](const WaveView& v) { return v.wave->index; })
       .def_prop_ro("workgroup", [](const WaveView& v) { return v.wave->workgroup.id; })
       .def_prop_ro("pc", [](const WaveView& v) { return v.wave->pc; })
-      .def_prop_rw("scc", [](const WaveView& v) { return v.wave->scc; }, [](WaveView& v, bool value) { v.wave->scc = value; })
+      .def_prop_rw(
+          "scc", [](const WaveView& v) { return v.wave->scc; },
+          [](WaveView& v, bool value) { v.wave->scc = value; })
       .def_prop_ro("lds", &WaveView::lds)
       .def("vector", &WaveView::vector, "register"_a)
       .def("set_vector", &WaveView::set_vector, "register"_a, "values"_a)
@@ -210,7 +225,8 @@ NB_MODULE(_emulator, m) {
       .def("set_scalar", &WaveView::set_scalar, "register"_a, "value"_a);
   nb::class_<Memory>(m, "Memory")
       .def(nb::init<>())
-      .def("map", [](Memory& memory, uint64_t base, uint64_t size) { memory.map(base, size, nullptr, true); })
+      .def("map", [](Memory& memory, uint64_t base,
+                     uint64_t size) { memory.map(base, size, nullptr, true); })
       .def("map_address",
            [](Memory& memory, uint64_t base, uint64_t size, uintptr_t host, bool writable) {
              memory.map(base, size, reinterpret_cast<void*>(host), writable);
@@ -227,9 +243,11 @@ NB_MODULE(_emulator, m) {
       });
   m.def("operations", [](const std::string& architecture) {
     std::vector<std::string> names;
-    for (const auto& [name, operation] : *find_architecture(architecture).operations) names.push_back(name);
+    for (const auto& [name, operation] : *find_architecture(architecture).operations)
+      names.push_back(name);
     return names;
   });
   m.def("make_program", &make_program, "architecture"_a, "code"_a);
-  m.def("launch", &launch, "program"_a, "memory"_a, "options"_a, "hooks"_a, "clusters"_a, "threads"_a);
+  m.def("launch", &launch, "program"_a, "memory"_a, "options"_a, "hooks"_a, "clusters"_a,
+        "threads"_a);
 }

@@ -280,8 +280,8 @@ struct TileBlock {
     }
     std::fill_n(acc, static_cast<size_t>(row_panels) * tile_rows * width, 0.0f);
     const uint8_t* a = packed + (row - first_row) / tile_rows * form_bytes;
-    for (int64_t first = 0; first < call.blocks; first += kChunkBlocks) {
-      const int64_t last = std::min<int64_t>(first + kChunkBlocks, call.blocks);
+    for (int64_t first = 0; first < call.blocks; first += kernels.chunk_blocks) {
+      const int64_t last = std::min<int64_t>(first + kernels.chunk_blocks, call.blocks);
       for (int p = 0; p < row_panels; ++p) {
         if (!wide[p])
           kernels.tile(a + p * form_bytes, form, call.blocks, first, last,

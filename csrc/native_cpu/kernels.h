@@ -17,6 +17,7 @@ struct Kernels {
   // both operands decoded to int8 in forms of its own.
   int tile_rows;
   int tile_panels;
+  int chunk_blocks;         // blocks of K that a tile works through at once
   int row_panels_per_step;  // row panels that share one pass over a decoded chunk of B
   size_t column_budget;     // bytes of decoded B that fit the cache next to the core
   size_t (*row_form_bytes)(int64_t blocks);
@@ -24,7 +25,7 @@ struct Kernels {
   void (*pack_rows)(const RowPanel& rows, void* form);
   void (*decode_columns)(const ColumnPanel* panels, int count, int64_t blocks, void* form);
   // Adds the products over blocks [first, last) to acc [tile_rows][tile_panels * kPanel]; first is
-  // a multiple of kChunkBlocks and last is first + kChunkBlocks or the end.
+  // a multiple of chunk_blocks and last is first + chunk_blocks or the end.
   void (*tile)(const void* rows, const void* columns, int64_t blocks, int64_t first, int64_t last,
                float* acc);
 
@@ -52,8 +53,9 @@ struct Kernels {
 
   QuantizeKernels quantize;
 
-  // Ceilings to measure against. Runs `iterations` times the multiplications that the tiles are made of, on registers
-  // only, and returns how many multiply-adds that was; reads memory and returns a value that depends on all of it.
+  // Ceilings to measure against. Runs `iterations` times the multiplications that the tiles are
+  // made of, on registers only, and returns how many multiply-adds that was; reads memory and
+  // returns a value that depends on all of it.
   int64_t (*multiply_loop)(int64_t iterations);
   uint64_t (*read_loop)(const void* data, size_t bytes);
 };

@@ -268,6 +268,7 @@ const Kernels* avx2_kernels() {
       "6x16, 16-bit sums",
       kRows,
       1,
+      32,
       4,
       size_t{224} << 10,
       tile_row_bytes,

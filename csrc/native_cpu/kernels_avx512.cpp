@@ -30,8 +30,9 @@ void mxgemm_avx512_vnni_group_8x48(const void* rows, const void* columns, int64_
 namespace mxgemm {
 namespace {
 
-constexpr int kSpread = 2;      // binades that a run's scale bytes may spread
-constexpr int kFewOffset = 12;  // makes twice a code's value nonnegative, in the few-rows kernel
+constexpr int kChunkBlocks = 32;  // a run: K = 1024
+constexpr int kSpread = 2;        // binades that a run's scale bytes may spread
+constexpr int kFewOffset = 12;    // makes twice a code's value nonnegative, in the few-rows kernel
 constexpr int kTilePanels = 3;
 constexpr int kTileColumns = kTilePanels * kPanel;
 constexpr int kStepBytes = kPanel * 4;
@@ -386,6 +387,7 @@ const Kernels* table(const char* tile_name) {
       tile_name,
       kRows<halving>,
       kTilePanels,
+      kChunkBlocks,
       1,
       size_t{448} << 10,
       row_form_bytes<halving>,

@@ -200,6 +200,7 @@ const Kernels* scalar_kernels() {
       "4x16, 32-bit sums",
       kRows,
       1,
+      32,
       4,
       size_t{224} << 10,
       tile_row_bytes,

@@ -11,8 +11,7 @@ constexpr int kBlock = 32;               // elements that share a scale
 constexpr int kBlockBytes = kBlock / 2;  // their packed codes
 constexpr int kPanel = 16;               // rows of B that a column panel interleaves
 constexpr int kPanelBlockBytes = kPanel * kBlockBytes;
-constexpr int kChunkBlocks = 32;  // blocks of K that a tile works through at once (K = 1024)
-constexpr int kScaleOne = 127;    // E8M0 byte of 1.0
+constexpr int kScaleOne = 127;  // E8M0 byte of 1.0
 constexpr int kScaleNaN = 255;
 
 // A canonical MXFP4 matrix: codes uint8 [rows, K/2], low nibble = even k; scales uint8 [rows,

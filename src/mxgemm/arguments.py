@@ -122,10 +122,10 @@ def _factor(name: str, value: float, *, divided_by: float = 1.0) -> float:
     """Return value / divided_by, which the epilogue multiplies by in FP32."""
     if not isinstance(value, int | float):
         raise TypeError(f"gemm: {name} must be a Python number, got {type(value).__name__}")
-    factor = value / divided_by
-    if not abs(factor) <= LARGEST_FP32:
+    # Compared before the division: an int may be too large to become a float.
+    if not abs(value) <= LARGEST_FP32 * divided_by:
         raise ValueError(f"gemm: {name} must be finite in FP32, got {value}")
-    return factor
+    return value / divided_by
 
 
 def _out_dtype(out: torch.Tensor | None, out_dtype: torch.dtype | None) -> torch.dtype:
@@ -152,6 +152,10 @@ def _check_tensor(
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"gemm: {name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise TypeError(
+            f"gemm: {name} must be a strided tensor, got {tensor.layout}; call .to_dense()"
+        )
     expected = shape[1:] if name in ("bias", "bias_grad") else shape
     if tuple(tensor.shape) != expected:
         raise ValueError(f"gemm: {name} must have shape {expected}, got {tuple(tensor.shape)}")
@@ -164,6 +168,11 @@ def _check_tensor(
         raise ValueError(
             f"gemm: {name} must be contiguous along N, got strides {tensor.stride()}; call "
             f".contiguous()"
+        )
+    if name in WRITTEN and tensor.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(
+            f"gemm: {name} must not be an inference tensor outside of inference mode, where torch "
+            f"forbids to write it; call .clone()"
         )
     is_written = name in ("out", "aux_out")
     if is_written and shape[0] > 1 and tensor.stride(0) < shape[1]:

@@ -17,13 +17,18 @@ from mxgemm.errors import CheckpointError
 
 
 def check_file_free(target: Path, *, force: bool) -> None:
-    """Raise unless `target` may be written: it does not exist, or it is a file and `force` is set.
+    """Raise unless `target` may be written: it does not exist, or it is a regular file and `force`
+    is set; a device or a pipe would be replaced by the rename.
 
     Raises:
         CheckpointError: it exists and `force` is not set, or it is no file.
     """
     if target.is_dir():
         raise CheckpointError(f"output {target}: must be a file, got a folder; name a file in it")
+    if target.exists() and not target.is_file():
+        raise CheckpointError(
+            f"output {target}: must be a regular file, got a device, pipe or socket; name a file"
+        )
     if target.exists() and not force:
         raise CheckpointError(
             f"output {target}: must not exist yet, got an existing file; pass --force to replace it"
@@ -68,9 +73,10 @@ def output_folder(
     """Yield an empty folder beside `target` that becomes it when the block ends without an
     exception.
 
-    Where `target` already holds files (`force`), those that match `owned` go and the new ones come;
-    others stay. The file `marker` goes first and comes last, so that a folder that was left in
-    between has none and cannot be taken for a whole one.
+    A `target` that exists is filled, not replaced: it may be a mount point or the place where the
+    caller stands. Of what it holds (`force`), the files that match `owned` go and the new ones
+    come; others stay. The file `marker` goes first and comes last, so that a folder that was left
+    in between has none and cannot be taken for a whole one.
 
     Args:
         target: the folder.
@@ -85,7 +91,7 @@ def output_folder(
     check_folder_free(target, force=force)
     with _staging(target) as staging:
         yield staging
-        if not target.exists() or not any(target.iterdir()):
+        if not target.exists():
             staging.chmod(0o777 & ~current_umask())
             staging.rename(target)
             return

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 
 ROCM_ARCHES = ("gfx950", "gfx1250")
+LAST_INDEX = 127
+"""torch keeps the index of a device in eight bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,10 @@ class DeviceSpec:
             return cls("rocm", name, emulated=suffix == "emulated")
         if text.startswith("sm_") and text[3:].isdecimal():
             return cls("cuda", text)
-        if text == "cpu" or (name == "cuda" and (text == name or suffix.isdecimal())):
+        if text in ("cpu", "cuda"):
             return cls.of(text)
+        if name == "cuda" and suffix.isascii() and suffix.isdecimal() and int(suffix) <= LAST_INDEX:
+            return cls.of(torch.device("cuda", int(suffix)))
         raise ValueError(
             f"device: must be cpu, cuda[:index], sm_<number>, {' or '.join(ROCM_ARCHES)} with "
             f":emulated or not, got {text!r}"

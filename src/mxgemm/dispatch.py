@@ -15,6 +15,7 @@ from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas
 from mxgemm.backends.flydsl_gfx1250 import FlyDSLGfx1250
 from mxgemm.backends.native_cpu import NativeCpu
 from mxgemm.backends.reference import Reference, ReferenceFP32
+from mxgemm.backends.triton_dot_scaled import TritonDotScaled
 from mxgemm.errors import BackendUnavailable, UnsupportedProblem
 from mxgemm.problem import GemmProblem
 
@@ -24,6 +25,7 @@ BACKENDS: tuple[Backend, ...] = (
     CudaHopper(),
     CudaHopperCublas(),
     FlyDSLGfx1250(),
+    TritonDotScaled(),
     NativeCpu(),
     Reference(),
     ReferenceFP32(),

@@ -72,6 +72,7 @@ class MXTensor:
             divide by it.
 
     Raises:
+        TypeError: shape, layout or rotation of another type.
         LayoutMismatch: the buffers do not fit shape and layout.
         ValueError: stored_k does not fit k, or an unknown prescale.
     """
@@ -87,6 +88,7 @@ class MXTensor:
     prescale: float = 1.0
 
     def __post_init__(self) -> None:
+        _check_tags(self.shape, self.layout, self.rotation)
         rows, k = self.shape
         block = self.format.block
         if rows < 0 or k < 0 or self.stored_k % block or self.stored_k < k:
@@ -134,17 +136,20 @@ class MXTensor:
             codes: packed codes as uint8 or float4_e2m1fn_x2 (two codes an element either way).
             scales: E8M0 bytes as uint8 or float8_e8m0fnu.
             layout: how both are stored; it is never guessed.
-            shape: logical (rows, k); may be left out for canonical codes [rows, k/2].
+            shape: logical (rows, k); may be left out for canonical codes [rows, k/2]. Where k is no
+                whole number of blocks the codes past it must be zeros: GEMMs contract over them.
             rotation: rotation that the values carry.
             scale_rule: name of the rule that chose the scales, if known.
             prescale: factor that the elements carry relative to their scales.
 
         Raises:
-            TypeError: a dtype that holds neither; FP32 scales are not reinterpreted.
+            TypeError: a dtype that holds neither (FP32 scales are not reinterpreted), or another
+                argument of the wrong type.
             LayoutMismatch: the buffers do not fit shape and layout.
         """
         codes = _as_bytes(codes, "codes", torch.float4_e2m1fn_x2)
         scales = _as_bytes(scales, "scales", torch.float8_e8m0fnu)
+        _check_tags(shape or (0, 0), layout, rotation)
         if shape is None:
             if layout.codes != ROW_MAJOR or codes.dim() != 2:
                 raise LayoutMismatch(
@@ -154,7 +159,7 @@ class MXTensor:
                 )
             shape = (codes.shape[0], codes.shape[1] * CODES_PER_BYTE)
         block = MXFP4.block
-        multiple = max(block, rotation.period) if rotation is not None else block
+        multiple = rotation.period if rotation is not None else block
         return cls(
             codes=codes,
             scales=scales,
@@ -313,7 +318,25 @@ class MXPair:
         return MXPair(self.along_k.to(device), self.along_m.to(device))
 
 
+def _check_tags(shape: object, layout: object, rotation: object) -> None:
+    sizes = shape if isinstance(shape, tuple) and len(shape) == 2 else (None,)
+    if not all(isinstance(size, int | torch.SymInt) for size in sizes):
+        raise TypeError(f"MXTensor: shape must be a tuple of two ints, got {shape!r}")
+    if not isinstance(layout, OperandLayout):
+        raise TypeError(
+            f"MXTensor: layout must be an OperandLayout, got {type(layout).__name__}; "
+            f"OperandLayout.of(codes, scales) makes one from names"
+        )
+    if not isinstance(rotation, Rotation | None):
+        raise TypeError(
+            f"MXTensor: rotation must be a Rotation or None, got {type(rotation).__name__}; "
+            f"Rotation(size) makes one"
+        )
+
+
 def _as_bytes(buffer: torch.Tensor, role: str, view: torch.dtype) -> torch.Tensor:
+    if not isinstance(buffer, torch.Tensor):
+        raise TypeError(f"MXTensor: {role} must be a torch.Tensor, got {type(buffer).__name__}")
     if buffer.dtype not in (torch.uint8, view):
         raise TypeError(
             f"MXTensor: {role} must be torch.uint8 or {view}, got {buffer.dtype}; "

@@ -1,5 +1,5 @@
-"""cuda_hopper beyond the conformance suite: its forms, its windows, its place in streams and graphs,
-and that its kernels compile cleanly without a GPU.
+"""cuda_hopper beyond the conformance suite: its forms, its windows, its place in streams and
+graphs, and that its kernels compile cleanly without a GPU.
 """
 
 from __future__ import annotations
@@ -143,25 +143,39 @@ def test_kernel_compiles_without_spills_or_serialised_wgmma(source: nvrtc.Source
     assert not compiled.complaints
 
 
+# The accumulators of a group that is in flight over the loop's back edge are read behind it.
 SERIALISED = """
 #include "wgmma.cuh"
 extern "C" __global__ void __launch_bounds__(128) kernel(float* out, u64 a, u64 b, int count) {
-  float sum[4] = {0.f, 0.f, 0.f, 0.f}, total = 0.f;
+  float even[64], odd[64], total[64];
+  for (int i = 0; i < 64; ++i) total[i] = 0.f;
+  wgmma_fence();
+  Wgmma<128>::shared(even, a, b, 0);
+  wgmma_commit();
   for (int i = 0; i < count; ++i) {
     wgmma_fence();
-    Wgmma<8>::shared(sum, a + i, b, 1);
+    Wgmma<128>::shared(odd, a + i, b, 0);
     wgmma_commit();
-    total += sum[0];
+    wgmma_wait<1>();
+    for (int j = 0; j < 64; ++j) total[j] += even[j];
+    wgmma_fence();
+    Wgmma<128>::shared(even, a + 2 * i, b, 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    for (int j = 0; j < 64; ++j) total[j] += odd[j];
   }
   wgmma_wait<0>();
-  out[threadIdx.x] = total + sum[1];
+  for (int j = 0; j < 64; ++j) out[threadIdx.x * 64 + j] = total[j] + even[j];
 }
 """
 SPILLING = """
-extern "C" __global__ void __launch_bounds__(1024, 2) kernel(float* x, int at) {
+extern "C" __global__ void __launch_bounds__(1024, 2) kernel(float* x) {
   float v[80];
+#pragma unroll
   for (int i = 0; i < 80; ++i) v[i] = x[i * 1024 + threadIdx.x];
-  x[threadIdx.x] = v[at];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 80; ++i) x[i * 1024 + threadIdx.x] = v[79 - i] * v[(i * 7) % 80];
 }
 """
 
@@ -243,8 +257,8 @@ def test_every_form_of_the_operands_gives_the_exact_bits(
 def test_rows_wider_than_the_window_keep_the_bound(
     size: tuple[int, int, int], spread: int, numerics: Numerics
 ) -> None:
-    """Every row of A holds its largest scale where B is zero, so that what is left of the sum lies at
-    the other end of the window.
+    """Every row of A holds its largest scale where B is zero, so that what is left of the sum lies
+    at the other end of the window.
     """
     needs_hopper()
     m, n, k = size
@@ -363,19 +377,6 @@ def test_the_cublas_plan_refuses_wide_rows() -> None:
     a = oracles.random_operand(64, 256, generator, scales=(90, 140)).to("cuda")
     with pytest.raises(mxgemm.errors.UnsupportedProblem, match="wide row"):
         mxgemm.gemm(a, a, backend="cuda_hopper_cublas")
-
-
-@pytest.mark.cuda
-def test_operands_cut_along_k_are_read_in_place() -> None:
-    needs_hopper()
-    a, b = oracles.exact_operands(70, 90, 512, BACKEND.accumulation(problem()), seed=8)
-    cut_a, cut_b = a.narrow(1, 96, 224), b.narrow(1, 96, 224)
-    exact = accuracy.exact_product(cut_a, cut_b)[0]
-    moved_a, moved_b = a.to("cuda").narrow(1, 96, 224), b.to("cuda").narrow(1, 96, 224)
-    assert not moved_a.codes.is_contiguous()
-    for form in FORMS:
-        out = run(moved_a, in_form(moved_b, "b", form), out_dtype=torch.float32)
-        oracles.assert_same_bits(out, exact.float())
 
 
 @pytest.mark.cuda

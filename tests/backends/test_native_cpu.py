@@ -354,6 +354,7 @@ def test_without_the_extension_the_backend_rejects_with_import(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mxgemm._native_cpu", None)
     monkeypatch.delattr(mxgemm, "_native_cpu", raising=False)
+    runtime.module.cache_clear()
     runtime.kernels.cache_clear()
     dispatch.cache.clear()
     try:

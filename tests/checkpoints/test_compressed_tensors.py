@@ -138,6 +138,17 @@ def test_files_of_an_index_are_read_together(tmp_path: Path) -> None:
         load(folder)
 
 
+@pytest.mark.parametrize("name", ["", "..", "shards"])
+def test_an_index_names_files_and_never_folders(tmp_path: Path, name: str) -> None:
+    inner = write_raw(tmp_path / "out", parts())
+    (inner / "shards").mkdir()
+    for folder, file_name in ((inner, name), (inner.parent, "out")):
+        index = json.dumps({"weight_map": {"fc.weight_packed": file_name}})
+        (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError, match="must lie in the same folder"):
+        load(inner)
+
+
 # --- Public bug reports ---
 
 
@@ -345,7 +356,11 @@ def test_load_names_a_foreign_configuration(
         load(write_raw(tmp_path / "out", parts(), **change))
 
 
-@pytest.mark.parametrize("content", [None, b"{", b"[]", b"{}", b"\xff\xfe"])
+DEEP = (b"[" * 100_000, b'{"a": 1' + b"0" * 5_000 + b"}")
+"""JSON that Python's parser gives up on: nested too deep, a number with too many digits."""
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[]", b"{}", b"\xff\xfe", *DEEP])
 def test_load_refuses_a_missing_or_damaged_configuration(
     tmp_path: Path, content: bytes | None
 ) -> None:

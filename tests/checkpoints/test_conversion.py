@@ -208,6 +208,16 @@ def test_the_sources_own_folder_is_no_output(source: Path) -> None:
     assert source.read_bytes() == before
 
 
+def test_a_source_behind_a_link_is_not_overwritten(source: Path, tmp_path: Path) -> None:
+    before = source.read_bytes()
+    link = tmp_path / "links" / "model.safetensors"
+    link.parent.mkdir()
+    link.symlink_to(source)
+    with pytest.raises(CheckpointError, match="must not be the folder of the source"):
+        quantize_file(link, source.parent, force=True)
+    assert source.read_bytes() == before
+
+
 KILLED_RUN = """
 import sys, time
 from pathlib import Path

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -161,6 +163,53 @@ def test_a_stopped_run_cleans_up(here: Path, stop: signal.Signals) -> None:
     assert process.returncode == 128 + stop
     assert "Traceback" not in error
     assert sorted(path.name for path in here.iterdir()) == before
+
+
+def test_a_run_that_is_interrupted_while_torch_loads_says_so_in_one_line(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.importlib, "import_module", interrupted)
+    try:
+        result = run("info")
+    except KeyboardInterrupt:
+        pytest.fail("the interruption came through")
+    assert result == (130, "", "mxgemm: interrupted; nothing was left half-written\n")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OverflowError])
+def test_an_error_of_torch_is_one_line(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def no_memory(*args: object, **options: object) -> None:
+        raise error("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(mxgemm, "gemm", no_memory)
+    assert_fails(run("gemm", "a.npy", "b.npy", "-o", "c.npy"), "can't allocate memory")
+    with pytest.raises(error):
+        cli.main(["--traceback", "gemm", "a.npy", "b.npy", "-o", "c.npy"])
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(here: Path, closed: str) -> None:
+    line = f"exec {shlex.join(COMMAND)} gemm a.npy b.npy -o c.npy {closed}"
+    done = subprocess.run(["sh", "-c", line], check=False, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert np.load("c.npy").shape == (5, 7)
+
+
+def test_names_that_stdout_cannot_encode_are_escaped(here: Path) -> None:
+    save_file({"ü.weight": torch.ones(2, 32)}, "model.safetensors")
+    done = subprocess.run(
+        [*COMMAND, "quantize", "model.safetensors", "-o", "out"],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\xfc.weight" in done.stdout
 
 
 # --- info and explain ---
@@ -502,6 +551,9 @@ GEMM_FAILURES = {
     "text-file": (("text.npy", "b.npy"), r"text\.npy: not a \.npy file"),
     "cut-file": (("cut.npy", "b.npy"), r"cut\.npy: not a readable \.npy file"),
     "cut-header": (("header.npy", "b.npy"), r"header\.npy: not a readable \.npy file"),
+    "open-header": (("open.npy", "b.npy"), r"open\.npy: not a readable \.npy file"),
+    "endless": (("endless.npy", "b.npy"), r"endless\.npy: not a readable \.npy file"),
+    "beyond-memory": (("tera.npy", "b.npy"), r"tera\.npy: not a readable \.npy file"),
     "objects": (("objects.npy", "b.npy"), r"objects\.npy: not a readable \.npy file"),
     "float64": (("double.npy", "b.npy"), r"dtype must be float32.* got float64; convert it first"),
     "integers": (("integers.npy", "b.npy"), r"dtype must be float32 or float16, got int64"),
@@ -515,6 +567,11 @@ GEMM_FAILURES = {
 }  # fmt: skip
 
 
+def npy_header(shape: str) -> bytes:
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
 @pytest.mark.parametrize("case", GEMM_FAILURES)
 def test_gemm_fails_in_one_line_and_writes_nothing(run: Any, here: Path, case: str) -> None:
     whole = (here / "a.npy").read_bytes()
@@ -522,6 +579,9 @@ def test_gemm_fails_in_one_line_and_writes_nothing(run: Any, here: Path, case: s
     (here / "text.npy").write_text("1 2 3")
     (here / "cut.npy").write_bytes(whole[:-5])
     (here / "header.npy").write_bytes(whole[:40])
+    (here / "open.npy").write_bytes(whole.replace(b"(5, 64)", b"((5, 64"))
+    for name, rows in (("endless.npy", 10**30), ("tera.npy", 10**15)):
+        (here / name).write_bytes(npy_header(f"({rows}, 64)"))
     np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     np.save("double.npy", np.ones((2, 64)))
     np.save("integers.npy", np.ones((2, 64), dtype=np.int64))

@@ -66,7 +66,11 @@ def sample(row: Row) -> str:
         operands[1] = "s4"
     if row.name == "s_barrier_signal":
         operands = ["-1"]
-    suffix = " offset:16" if row.name.startswith(("global_", "scratch_")) and "prefetch" not in row.name else ""
+    suffix = (
+        " offset:16"
+        if row.name.startswith(("global_", "scratch_")) and "prefetch" not in row.name
+        else ""
+    )
     suffix = " offset0:3 offset1:200" if "2addr" in row.name else suffix
     suffix = " bitop3:0x6c" if row.name == "v_bitop3_b32" else suffix
     return f"{row.name} {', '.join(operands)}{suffix}"
@@ -148,7 +152,8 @@ VARIANTS = [
     "s_barrier_signal -3",
     "s_barrier_wait -3",
     "s_barrier_wait 0xffff",
-    "s_wait_alu depctr_va_vdst(0) depctr_va_sdst(1) depctr_va_ssrc(0) depctr_hold_cnt(0) depctr_vm_vsrc(3)",
+    ("s_wait_alu depctr_va_vdst(0) depctr_va_sdst(1) depctr_va_ssrc(0) depctr_hold_cnt(0) "
+    "depctr_vm_vsrc(3)"),
     "s_wait_alu 0x1234",
     "s_setreg_imm32_b32 hwreg(HW_REG_WAVE_MODE, 25, 1), 1",
     "s_getreg_b32 s12, hwreg(HW_REG_IB_STS2, 6, 4)",
@@ -180,7 +185,8 @@ def matrix_lines():
             name = f"v_wmma_scale{'16' if scale16 else ''}_f32_16x16x128_f8f6f4"
             scales = "v[200:201], v[202:203]" if scale16 else "v200, v203"
             yield (
-                f"{name} v[0:7], {registers('v', 8, words[a])}, {registers('v', 40, words[b])}, v[80:87], {scales} "
+                f"{name} v[0:7], {registers('v', 8, words[a])}, {registers('v', 40, words[b])}, "
+                f"v[80:87], {scales} "
                 f"matrix_a_fmt:MATRIX_FMT_{a} matrix_b_fmt:MATRIX_FMT_{b}"
             )
     base = "v_wmma_scale_f32_16x16x128_f8f6f4 v[0:7], v[8:15], v[16:23], 0, v24, v25"
@@ -221,11 +227,12 @@ def dual_lines():
         "v_bitop2_b32": "{d}, {a}, {b} bitop3:0x54",
         "v_fma_f32": "{d}, {a}, {b}, {c}",
     }
-    first = dict(d="v0", a="v4", b="v8", c="v12")
-    second = dict(d="v3", a="v5", b="v9", c="v13")
+    first = {"d": "v0", "a": "v4", "b": "v8", "c": "v12"}
+    second = {"d": "v3", "a": "v5", "b": "v9", "c": "v13"}
     for x, y in itertools.product(DUAL.values(), DUAL.values()):
         halves = [
-            f"{name.replace('v_', 'v_dual_', 1)} {operands.get(name, '{d}, {a}, {b}').format(**registers)}"
+            f"{name.replace('v_', 'v_dual_', 1)} "
+            f"{operands.get(name, '{d}, {a}, {b}').format(**registers)}"
             for name, registers in ((x, first), (y, second))
         ]
         yield " :: ".join(halves)
@@ -253,14 +260,18 @@ HIGH = """
 	s_set_vgpr_msb 0x4140
 	ds_load_b128 v[2:5] /*v[258:261]*/, v4
 	s_set_vgpr_msb 0x4005
-	v_wmma_scale_f32_32x16x128_f4 v[242:257], v[2:17] /*v[258:273]*/, v[38:45] /*v[294:301]*/, v[34:49], v12, v2
+	{tall}
 	s_set_vgpr_msb 0x5c4
 	v_mov_b32_e32 v255 /*v1023*/, v1
 """
+TALL = (
+    "v_wmma_scale_f32_32x16x128_f4 v[242:257], v[2:17] /*v[258:273]*/, v[38:45] /*v[294:301]*/, "
+    "v[34:49], v12, v2"
+)
 
 
 def test_high_registers_take_their_upper_bits_from_the_mode(tmp_path):
-    text = assembly(HIGH)
+    text = assembly(HIGH.format(tall=TALL))
     kernel = Machine().load(assemble(text, tmp_path), text=text)
     indices = [[o.index for o in i.operands if o.kind == 1] for i in kernel.instructions]
     assert indices[1] == [480, 259]
@@ -269,7 +280,9 @@ def test_high_registers_take_their_upper_bits_from_the_mode(tmp_path):
 
 
 def test_text_whose_comment_contradicts_the_mode_is_refused():
-    with pytest.raises(DecodeError, match=re.escape("v3 is v3 here by s_set_vgpr_msb, the text says v259")):
+    with pytest.raises(
+        DecodeError, match=re.escape("v3 is v3 here by s_set_vgpr_msb, the text says v259")
+    ):
         Machine().load(assembly("v_mov_b32 v1, v3 /*v259*/"))
 
 
@@ -300,8 +313,20 @@ def test_code_object_and_text_of_different_kernels_are_refused_together(tmp_path
 
 
 def test_metadata_is_the_same_from_both_containers(tmp_path):
-    text = assembly("s_nop 0", arguments=[8, 4, 8, 16], block=256, registers=200, scratch_bytes=24, static_lds=512)
+    text = assembly(
+        "s_nop 0",
+        arguments=[8, 4, 8, 16],
+        block=256,
+        registers=200,
+        scratch_bytes=24,
+        static_lds=512,
+    )
     from_text, from_binary = Machine().load(text), Machine().load(assemble(text, tmp_path))
     assert from_binary.info == from_text.info
     assert from_binary.info.name == NAME
-    assert [(a.offset, a.size) for a in from_binary.info.arguments] == [(0, 8), (8, 4), (16, 8), (32, 16)]
+    assert [(a.offset, a.size) for a in from_binary.info.arguments] == [
+        (0, 8),
+        (8, 4),
+        (16, 8),
+        (32, 16),
+    ]

@@ -27,7 +27,7 @@ def loaded(lines="s_nop 0", **options) -> Machine:
     return machine
 
 
-# ------------------------------------------------------------------------------------------------- loading
+# ------------------------------------------------------------------------------------------ loading
 
 
 def test_other_architectures_are_refused():
@@ -73,11 +73,28 @@ def test_no_damage_of_a_code_object_gives_an_untyped_error(tmp_path):
         (lambda t: t[: t.index("\t.amdgpu_metadata")], "no .amdgpu_metadata"),
         (lambda t: t.replace(".amdhsa_kernel", ".amdhsa_kern"), "no .amdhsa_kernel"),
         (lambda t: t.replace(f"{NAME}:\n", "other:\n"), "no function of that name"),
-        (lambda t: t.replace(".wavefront_size: 32", ".wavefront_size: 64"), "must have 32 lanes on gfx1250, got 64"),
-        (lambda t: t.replace("user_sgpr_count 2", "user_sgpr_count 8"), "only user registers that are set up"),
-        (lambda t: t.replace("value_kind: by_value", "value_kind: hidden_block_count_x"), "hidden argument"),
-        (lambda t: t.replace("amdhsa.kernels:\n", "amdhsa.kernels: []\nother:\n"), "names no kernel"),
-        (lambda t: t.replace(".vgpr_count:     1024", ".vgpr_count:     2").replace("s_nop 0", "v_mov_b32 v2, 0"), "uses v2"),
+        (
+            lambda t: t.replace(".wavefront_size: 32", ".wavefront_size: 64"),
+            "must have 32 lanes on gfx1250, got 64",
+        ),
+        (
+            lambda t: t.replace("user_sgpr_count 2", "user_sgpr_count 8"),
+            "only user registers that are set up",
+        ),
+        (
+            lambda t: t.replace("value_kind: by_value", "value_kind: hidden_block_count_x"),
+            "hidden argument",
+        ),
+        (
+            lambda t: t.replace("amdhsa.kernels:\n", "amdhsa.kernels: []\nother:\n"),
+            "names no kernel",
+        ),
+        (
+            lambda t: t.replace(".vgpr_count:     1024", ".vgpr_count:     2").replace(
+                "s_nop 0", "v_mov_b32 v2, 0"
+            ),
+            "uses v2",
+        ),
     ],
 )
 def test_texts_that_are_not_a_whole_kernel_are_refused(damage, match):
@@ -87,7 +104,14 @@ def test_texts_that_are_not_a_whole_kernel_are_refused(damage, match):
 
 @pytest.mark.parametrize(
     "line",
-    ["v_frobnicate_b32 v1, v2", "v_mov_b32 v1", "v_mov_b32 v1, v2 dst_sel:BYTE_0", "s_branch .LBB9_9", "v_mov_b32 v1, v300", "v_mov_b32 v1, banana"],
+    [
+        "v_frobnicate_b32 v1, v2",
+        "v_mov_b32 v1",
+        "v_mov_b32 v1, v2 dst_sel:BYTE_0",
+        "s_branch .LBB9_9",
+        "v_mov_b32 v1, v300",
+        "v_mov_b32 v1, banana",
+    ],
 )
 def test_unknown_instructions_are_refused_with_their_text(line):
     with pytest.raises(DecodeError) as caught:
@@ -98,7 +122,9 @@ def test_unknown_instructions_are_refused_with_their_text(line):
 @needs_llvm
 def test_unknown_machine_code_is_refused_with_its_place(tmp_path):
     code = assemble(assembly(["s_nop 0", "v_sin_f32 v1, v2"]), tmp_path)
-    with pytest.raises(DecodeError, match=r"decode at 0x[0-9a-f]+: the instruction 7e026b02 .* is not known"):
+    with pytest.raises(
+        DecodeError, match=r"decode at 0x[0-9a-f]+: the instruction 7e026b02 .* is not known"
+    ):
         Machine().load(code)
 
 
@@ -110,35 +136,38 @@ def test_several_kernels_are_chosen_by_name():
     machine.launch((1,), kernel="second")
 
 
-# ------------------------------------------------------------------------------------------------ launching
+# ---------------------------------------------------------------------------------------- launching
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        (dict(grid=(0, 1, 1)), "grid must be one to three integers of at least 1, got \\(0, 1, 1\\)"),
-        (dict(grid=()), "grid must be"),
-        (dict(grid=("x",)), "grid must be one to three integers, got"),
-        (dict(block=(64,)), "block must be \\(32, 1, 1\\), got \\(64, 1, 1\\)"),
-        (dict(args=[]), "2 arguments are needed, got 0"),
-        (dict(args=[1, 2, 3]), "2 arguments are needed, got 3"),
-        (dict(args=[1.5, 2]), "argument 0 is an address, got 1.5"),
-        (dict(args=[1, "x"]), "argument 1 is 4 bytes by value, got 'x'"),
-        (dict(args=[1, 1 << 32]), "argument 1 is 4 bytes by value"),
-        (dict(args=[1, -(1 << 31) - 1]), "argument 1 is 4 bytes by value"),
-        (dict(args=[1, b"abc"]), "argument 1 is 4 bytes by value"),
-        (dict(args=[1, True]), "argument 1 is 4 bytes by value, got True"),
-        (dict(lds_bytes=327_681), "LDS must be 0..327680 bytes, got 327681"),
-        (dict(cluster=(2,)), "grid must be a multiple of cluster \\(2, 1, 1\\)"),
-        (dict(grid=(32,), cluster=(32,)), "at most 16 workgroups in a cluster"),
-        (dict(timing="soon"), "timing must be one of"),
-        (dict(workgroups=[(5, 0, 0)]), "inside the grid"),
+        (
+            {"grid": (0, 1, 1)},
+            "grid must be one to three integers of at least 1, got \\(0, 1, 1\\)",
+        ),
+        ({"grid": ()}, "grid must be"),
+        ({"grid": ("x",)}, "grid must be one to three integers, got"),
+        ({"block": (64,)}, "block must be \\(32, 1, 1\\), got \\(64, 1, 1\\)"),
+        ({"args": []}, "2 arguments are needed, got 0"),
+        ({"args": [1, 2, 3]}, "2 arguments are needed, got 3"),
+        ({"args": [1.5, 2]}, "argument 0 is an address, got 1.5"),
+        ({"args": [1, "x"]}, "argument 1 is 4 bytes by value, got 'x'"),
+        ({"args": [1, 1 << 32]}, "argument 1 is 4 bytes by value"),
+        ({"args": [1, -(1 << 31) - 1]}, "argument 1 is 4 bytes by value"),
+        ({"args": [1, b"abc"]}, "argument 1 is 4 bytes by value"),
+        ({"args": [1, True]}, "argument 1 is 4 bytes by value, got True"),
+        ({"lds_bytes": 327_681}, "LDS must be 0..327680 bytes, got 327681"),
+        ({"cluster": (2,)}, "grid must be a multiple of cluster \\(2, 1, 1\\)"),
+        ({"grid": (32,), "cluster": (32,)}, "at most 16 workgroups in a cluster"),
+        ({"timing": "soon"}, "timing must be one of"),
+        ({"workgroups": [(5, 0, 0)]}, "inside the grid"),
     ],
 )
 def test_launches_that_do_not_fit_are_refused(options, match):
     machine = loaded(arguments=[8, 4])
     with pytest.raises(LaunchError, match=match):
-        machine.launch(**(dict(grid=(1,), args=[0, 0]) | options))
+        machine.launch(**({"grid": (1,), "args": [0, 0]} | options))
 
 
 def test_block_is_needed_where_the_metadata_does_not_fix_it():
@@ -152,7 +181,8 @@ def test_block_is_needed_where_the_metadata_does_not_fix_it():
 
 def test_arguments_arrive_as_the_metadata_lays_them_out():
     machine = loaded(
-        "s_load_b64 s[4:5], s[0:1], 0x0\ns_load_b32 s6, s[0:1], 0x8\ns_load_b32 s7, s[0:1], 0xc\ns_load_b64 s[8:9], s[0:1], 0x10\n"
+        "s_load_b64 s[4:5], s[0:1], 0x0\ns_load_b32 s6, s[0:1], 0x8\ns_load_b32 s7, s[0:1], 0xc\n"
+        "s_load_b64 s[8:9], s[0:1], 0x10\n"
         "s_wait_kmcnt 0x0",
         arguments=[8, 4, 4, 8],
     )
@@ -191,7 +221,10 @@ def test_memory_regions():
         (lambda: machine.memory.map(0xFF0, 32), "must not overlap"),
         (lambda: machine.memory.map(0x2000, 0), "size must be positive"),
         (lambda: machine.memory.map(0x2000), "give a size or a buffer"),
-        (lambda: machine.memory.map(0x2000, 5, buffer=np.zeros(4)), "size must be the buffer's, 32 bytes, got 5"),
+        (
+            lambda: machine.memory.map(0x2000, 5, buffer=np.zeros(4)),
+            "size must be the buffer's, 32 bytes, got 5",
+        ),
         (lambda: machine.memory.map(0x2000, buffer=np.zeros((4, 4))[:, ::2]), "C-contiguous"),
         (lambda: machine.memory.read(0x10F0, 32), "not inside a mapped region"),
         (lambda: machine.memory.unmap(0x3000), "no region starts at 0x3000"),
@@ -203,7 +236,8 @@ def test_memory_regions():
     machine.memory.map(0x10F0, 32)
 
 
-# ---------------------------------------------------------------------------------- hooks, traces, seeds, threads
+# ----------------------------------------------------------------------------------- hooks, traces,
+# seeds, threads
 
 WAVES = """
 	v_lshlrev_b32 v1, 2, v0
@@ -258,20 +292,30 @@ def test_trace_orders_issues_retirements_and_barriers():
             retired = mine & (trace.kind == EventKind.RETIRE)
             assert trace.pc[retired].tolist() == [1, 5]
             assert (trace.tick[retired] > trace.issue_tick[retired]).all()
-            assert (mine & (trace.kind == EventKind.SIGNAL)).sum() == (mine & (trace.kind == EventKind.END)).sum() == 1
+            assert (
+                (mine & (trace.kind == EventKind.SIGNAL)).sum()
+                == (mine & (trace.kind == EventKind.END)).sum()
+                == 1
+            )
     assert machine.launch((1,), lds_bytes=256).trace is None
 
 
 def order_of_waves(seed: int, threads: int | None = None, timing="late") -> list[int]:
     machine = loaded(WAVES, block=128)
-    trace = machine.launch((4,), lds_bytes=512, trace=True, seed=seed, threads=threads, timing=timing).trace
+    trace = machine.launch(
+        (4,), lds_bytes=512, trace=True, seed=seed, threads=threads, timing=timing
+    ).trace
     order = np.lexsort((np.arange(len(trace)), trace.workgroup))
     return np.stack([trace.workgroup, trace.wave, trace.pc, trace.kind])[:, order].tolist()
 
 
 def test_same_seed_is_the_same_run_for_any_number_of_threads():
     for timing in ("early", "late", "random"):
-        assert order_of_waves(3, 1, timing) == order_of_waves(3, 2, timing) == order_of_waves(3, 4, timing)
+        assert (
+            order_of_waves(3, 1, timing)
+            == order_of_waves(3, 2, timing)
+            == order_of_waves(3, 4, timing)
+        )
     assert order_of_waves(3) != order_of_waves(4)
 
 
@@ -299,8 +343,11 @@ def test_counters_add_up_over_workgroups():
 
 def test_emulator_needs_neither_torch_nor_the_compiled_executor_to_be_imported():
     code = (
-        "import sys; sys.modules['mxgemm._emulator'] = None; import mxgemm.emulator as e; assert 'torch' not in sys.modules\n"
+        "import sys; sys.modules['mxgemm._emulator'] = None; import mxgemm.emulator as e; assert "
+        "'torch' not in sys.modules\n"
         "try: e.Machine()\nexcept Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{BackendUnavailable.__name__} emulator: the compiled module mxgemm._emulator")
+    assert done.stdout.startswith(
+        f"{BackendUnavailable.__name__} emulator: the compiled module mxgemm._emulator"
+    )

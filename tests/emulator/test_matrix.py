@@ -1,4 +1,6 @@
-"""Scaled matrix operations against the formats' own values: every code, every scale byte, every mix of formats."""
+"""Scaled matrix operations against the formats' own values: every code, every scale byte, every mix
+of formats.
+"""
 
 import itertools
 
@@ -24,8 +26,8 @@ def chunk_shape(bits: int) -> tuple[int, int]:
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
     """Return uint32 [registers, 32] for 16 rows of codes [16, 128].
 
-    Written from the published layout: lane l holds row l % 16; its chunk c starts at k = (2 c + l / 16) * codes per chunk; code p
-    of a chunk is at bit p * bits.
+    Written from the published layout: lane l holds row l % 16; its chunk c starts at k = (2 c + l /
+    16) * codes per chunk; code p of a chunk is at bit p * bits.
     """
     registers, per_chunk = chunk_shape(bits)
     chunks = DEPTH // (2 * per_chunk)
@@ -40,10 +42,14 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack_result(vectors: dict[int, np.ndarray], rows: int) -> np.ndarray:
-    """Return FP32 [rows, 16]: register v, lane l hold m = (v / 8) 16 + (l / 16) 8 + v % 8, n = l % 16."""
+    """Return FP32 [rows, 16]: register v, lane l hold m = (v / 8) 16 + (l / 16) 8 + v % 8, n = l %
+    16.
+    """
     result = np.zeros((rows, 16), np.float32)
     for v, lane in itertools.product(range(rows // 2), range(32)):
-        result[v // 8 * 16 + lane // 16 * 8 + v % 8, lane % 16] = vectors[D + v].view(np.float32)[lane]
+        result[v // 8 * 16 + lane // 16 * 8 + v % 8, lane % 16] = vectors[D + v].view(np.float32)[
+            lane
+        ]
     return result
 
 
@@ -55,7 +61,9 @@ def pack_result(values: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def scale_registers(scales: np.ndarray, first: int, row: int = 0) -> dict[int, np.ndarray]:
-    """Return the registers of uint8 scales [rows, blocks]: byte j of register j / 4 in the row's lane."""
+    """Return the registers of uint8 scales [rows, blocks]: byte j of register j / 4 in the row's
+    lane.
+    """
     rows, blocks = scales.shape
     vectors = {}
     for r in range(blocks // 4):
@@ -66,8 +74,10 @@ def scale_registers(scales: np.ndarray, first: int, row: int = 0) -> dict[int, n
     return vectors
 
 
-def multiply(a, b, sa, sb, c=None, *, a_format="FP4", b_format="FP4", rows=16, row_a=0, row_b=0, modifiers=""):
-    """Run D = A B + C on codes a [rows, 128], b [16, 128] and scales [.., 4 or 8]; FP32 [rows, 16]."""
+def multiply(
+    a, b, sa, sb, c=None, *, a_format="FP4", b_format="FP4", rows=16, row_a=0, row_b=0, modifiers=""
+):
+    """Run D = A B + C: codes a [rows, 128], b [16, 128], scales [.., 4 or 8]; FP32 [rows, 16]."""
     fa, fb = FORMATS[a_format], FORMATS[b_format]
     packed_a = np.concatenate([pack(a[r : r + 16], fa.bits) for r in range(0, rows, 16)])
     packed_b = pack(b, fb.bits)
@@ -77,24 +87,37 @@ def multiply(a, b, sa, sb, c=None, *, a_format="FP4", b_format="FP4", rows=16, r
     vectors |= pack_result(c) if c is not None else {}
     wide = "16" if blocks == 8 else ""
     name = f"v_wmma_scale{wide}_f32_{'32x16x128_f4' if rows == 32 else '16x16x128_f8f6f4'}"
-    scales = f"v[{SCALE_A}:{SCALE_A + 1}], v[{SCALE_B}:{SCALE_B + 1}]" if wide else f"v{SCALE_A}, v{SCALE_B}"
+    scales = (
+        f"v[{SCALE_A}:{SCALE_A + 1}], v[{SCALE_B}:{SCALE_B + 1}]"
+        if wide
+        else f"v{SCALE_A}, v{SCALE_B}"
+    )
     third = f"v[{C}:{C + rows // 2 - 1}]" if c is not None else "0"
-    options = "" if rows == 32 else f" matrix_a_fmt:MATRIX_FMT_{a_format} matrix_b_fmt:MATRIX_FMT_{b_format}"
+    options = (
+        ""
+        if rows == 32
+        else f" matrix_a_fmt:MATRIX_FMT_{a_format} matrix_b_fmt:MATRIX_FMT_{b_format}"
+    )
     options += f" matrix_a_scale:MATRIX_SCALE_ROW{row_a}" if row_a else ""
     options += f" matrix_b_scale:MATRIX_SCALE_ROW{row_b}" if row_b else ""
     line = (
-        f"{name} v[{D}:{D + rows // 2 - 1}], v[{A}:{A + len(packed_a) - 1}], v[{B}:{B + len(packed_b) - 1}], {third}, {scales}"
+        f"{name} v[{D}:{D + rows // 2 - 1}], v[{A}:{A + len(packed_a) - 1}], "
+        f"v[{B}:{B + len(packed_b) - 1}], {third}, {scales}"
         f"{options} {modifiers}"
     )
     return unpack_result(run_wave(line, vectors=vectors).vectors, rows)
 
 
 def exact(a, b, sa, sb, c=None, *, a_format="FP4", b_format="FP4"):
-    """Return the product in float64, and whether every partial sum is a multiple of its unit that fits 24 bits."""
+    """Return the product in float64."""
     block = DEPTH // sa.shape[1]
+
+    def values(operand, name, scale):
+        powers = np.repeat(np.array(E8M0.values)[scale], block, 1)
+        return np.array(FORMATS[name].values)[operand] * powers
+
     with np.errstate(invalid="ignore"):
-        value = lambda codes, f, s: np.array(FORMATS[f].values)[codes] * np.repeat(np.array(E8M0.values)[s], block, 1)  # noqa: E731
-        product = value(a, a_format, sa) @ value(b, b_format, sb).T
+        product = values(a, a_format, sa) @ values(b, b_format, sb).T
     return product if c is None else product + c
 
 
@@ -127,7 +150,9 @@ def test_fp4_is_exact_with_random_scales(rows, blocks):
         a, b = codes(rng, rows, "FP4"), codes(rng, 16, "FP4")
         sa, sb = scales(rng, rows, 124, 130, blocks), scales(rng, 16, 124, 130, blocks)
         c = rng.integers(-1000, 1000, (rows, 16)).astype(np.float32)
-        assert (multiply(a, b, sa, sb, c, rows=rows) == exact(a, b, sa, sb, c).astype(np.float32)).all()
+        assert (
+            multiply(a, b, sa, sb, c, rows=rows) == exact(a, b, sa, sb, c).astype(np.float32)
+        ).all()
 
 
 @pytest.mark.parametrize(("a_format", "b_format"), list(itertools.product(FORMATS, FORMATS)))
@@ -138,8 +163,12 @@ def test_every_mix_of_formats(a_format, b_format):
     sa, sb = scales(rng, 16, 120, 130), scales(rng, 16, 120, 130)
     got = multiply(a, b, sa, sb, a_format=a_format, b_format=b_format)
     want = exact(a, b, sa, sb, a_format=a_format, b_format=b_format)
-    magnitude = np.abs(np.array(FORMATS[a_format].values))[a] * np.repeat(np.array(E8M0.values)[sa], 32, 1)
-    other = np.abs(np.array(FORMATS[b_format].values))[b] * np.repeat(np.array(E8M0.values)[sb], 32, 1)
+    magnitude = np.abs(np.array(FORMATS[a_format].values))[a] * np.repeat(
+        np.array(E8M0.values)[sa], 32, 1
+    )
+    other = np.abs(np.array(FORMATS[b_format].values))[b] * np.repeat(
+        np.array(E8M0.values)[sb], 32, 1
+    )
     bound = 2.0**-24 * (DEPTH + 8) * (magnitude @ other.T)
     assert (np.abs(got - want) <= bound).all()
 
@@ -173,10 +202,24 @@ def test_every_scale_byte():
 
 
 def test_scales_that_overflow_together_are_applied_as_one_exponent():
-    """2^127 * 2^-127: neither order of multiplication may lose the product; both ends of the range, and past it."""
+    """2^127 * 2^-127: neither order of multiplication may lose the product; both ends of the range,
+    and past it.
+    """
     a, b = np.zeros((16, DEPTH), np.uint8), np.zeros((16, DEPTH), np.uint8)
     a[:, 0], b[:, 0] = 3, 3  # 1.5 * 1.5
-    pairs = [(254, 0), (0, 254), (254, 254), (0, 0), (254, 1), (200, 55), (1, 127), (127, 254), (60, 60), (52, 53), (53, 53)]
+    pairs = [
+        (254, 0),
+        (0, 254),
+        (254, 254),
+        (0, 0),
+        (254, 1),
+        (200, 55),
+        (1, 127),
+        (127, 254),
+        (60, 60),
+        (52, 53),
+        (53, 53),
+    ]
     for byte_a, byte_b in pairs:
         sa, sb = np.full((16, 4), byte_a, np.uint8), np.full((16, 4), byte_b, np.uint8)
         with np.errstate(over="ignore"):
@@ -208,12 +251,16 @@ def test_column_scales_of_a_32_row_operation_come_from_the_selected_half():
     rng = np.random.default_rng(10)
     a, b = codes(rng, 32, "FP4"), codes(rng, 16, "FP4")
     sa, sb = scales(rng, 32, 125, 129), scales(rng, 16, 125, 129)
-    assert (multiply(a, b, sa, sb, rows=32, row_b=1) == exact(a, b, sa, sb).astype(np.float32)).all()
+    assert (
+        multiply(a, b, sa, sb, rows=32, row_b=1) == exact(a, b, sa, sb).astype(np.float32)
+    ).all()
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_permuting_k_of_one_operand_inside_a_block_changes_the_result(side):
-    """What no product of consistently permuted operands can show: that each operand's own K order is right."""
+    """What no product of consistently permuted operands can show: that each operand's own K order
+    is right.
+    """
     rng = np.random.default_rng(11)
     a, b = codes(rng, 16, "FP4"), codes(rng, 16, "FP4")
     sa, sb = scales(rng, 16), scales(rng, 16)
@@ -237,12 +284,22 @@ def test_scales_with_a_mantissa(format_name):
 
     def value(byte):
         exponent, fraction = byte >> 3, byte & 7
-        return np.where(exponent == 0, fraction * 2.0 ** (1 - bias - 3), (8 + fraction) * 2.0 ** (exponent.astype(int) - bias - 3))
+        return np.where(
+            exponent == 0,
+            fraction * 2.0 ** (1 - bias - 3),
+            (8 + fraction) * 2.0 ** (exponent.astype(int) - bias - 3),
+        )
 
-    options = f"matrix_a_scale_fmt:MATRIX_SCALE_FMT_{format_name} matrix_b_scale_fmt:MATRIX_SCALE_FMT_{format_name}"
+    options = (
+        f"matrix_a_scale_fmt:MATRIX_SCALE_FMT_{format_name} "
+        f"matrix_b_scale_fmt:MATRIX_SCALE_FMT_{format_name}"
+    )
     got = multiply(a, b, sa, sb, modifiers=options)
     table = np.array(E2M1.values)
-    scaled_a, scaled_b = table[a] * np.repeat(value(sa), 32, 1), table[b] * np.repeat(value(sb), 32, 1)
+    scaled_a, scaled_b = (
+        table[a] * np.repeat(value(sa), 32, 1),
+        table[b] * np.repeat(value(sb), 32, 1),
+    )
     bound = 2.0**-23 * (np.abs(scaled_a) @ np.abs(scaled_b).T) * 5
     assert (np.abs(got - scaled_a @ scaled_b.T) <= bound).all()
 
@@ -253,11 +310,16 @@ def test_accumulator_may_be_negated_and_made_absolute():
     c = np.linspace(-8, 7, 256).reshape(16, 16).astype(np.float32)
     assert (multiply(a, b, one, one, c, modifiers="neg_lo:[0,0,1]") == -c).all()
     assert (multiply(a, b, one, one, c, modifiers="neg_hi:[0,0,1]") == np.abs(c)).all()
-    assert (multiply(a, b, one, one, c, modifiers="neg_lo:[0,0,1] neg_hi:[0,0,1]") == -np.abs(c)).all()
+    assert (
+        multiply(a, b, one, one, c, modifiers="neg_lo:[0,0,1] neg_hi:[0,0,1]") == -np.abs(c)
+    ).all()
 
 
 OPERANDS = {n: np.zeros(32, np.uint32) for n in range(2, 42)}
-LINE = "v_wmma_scale_f32_16x16x128_f8f6f4 v[2:9], v[10:17], v[18:25], v[26:33], {}, {} matrix_a_fmt:MATRIX_FMT_FP4 matrix_b_fmt:MATRIX_FMT_FP4"
+LINE = (
+    "v_wmma_scale_f32_16x16x128_f8f6f4 v[2:9], v[10:17], v[18:25], v[26:33], {}, {} "
+    "matrix_a_fmt:MATRIX_FMT_FP4 matrix_b_fmt:MATRIX_FMT_FP4"
+)
 
 
 def test_scale_may_be_scalar_or_one():

@@ -22,7 +22,8 @@ def test_lds_store_and_load_of_dwords(count):
     stop = "" if count == 1 else f":{9 + count}"
     first, second = ("v10", "v20") if count == 1 else (f"v[10{stop}]", f"v[20:{19 + count}]")
     program = (
-        f"ds_store_b{32 * count} v1, {first} offset:64\ns_wait_dscnt 0x0\nds_load_b{32 * count} {second}, v1 offset:64\n"
+        f"ds_store_b{32 * count} v1, {first} offset:64\ns_wait_dscnt 0x0\n"
+        f"ds_load_b{32 * count} {second}, v1 offset:64\n"
         "s_wait_dscnt 0x0"
     )
     state = run_wave(program, vectors={1: LANE * 16} | dict(enumerate(data, 10)), lds_bytes=1024)
@@ -31,7 +32,11 @@ def test_lds_store_and_load_of_dwords(count):
     lds = state.lds[64:].view(np.uint32)
     assert all((lds[4 * LANE + n][:LANES] == data[n]).all() for n in range(count))
     assert state.result.counters.lds_high_water == 64 + 31 * 16 + 4 * count
-    assert state.result.counters.lds_written_bytes == state.result.counters.lds_read_bytes == 128 * count
+    assert (
+        state.result.counters.lds_written_bytes
+        == state.result.counters.lds_read_bytes
+        == 128 * count
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,10 @@ def test_lds_store_and_load_of_dwords(count):
 def test_lds_pairs_of_addresses(suffix, bytes_, unit):
     data = words(2, 4)
     w = bytes_ // 4
-    reg = lambda first: f"v{first}" if w == 1 else f"v[{first}:{first + 1}]"  # noqa: E731
+
+    def reg(first):
+        return f"v{first}" if w == 1 else f"v[{first}:{first + 1}]"
+
     program = (
         f"ds_store_2addr_{suffix} v1, {reg(10)}, {reg(12)} offset0:1 offset1:3\ns_wait_dscnt 0x0\n"
         f"ds_load_2addr_{suffix} v[20:{19 + 2 * w}], v1 offset0:3 offset1:1\ns_wait_dscnt 0x0"
@@ -67,7 +75,11 @@ def test_lds_narrow_accesses(load, bits, sign):
     program = f"ds_store_b{bits} v1, v2\ns_wait_dscnt 0x0\nds_load_{load} v9, v1\ns_wait_dscnt 0x0"
     state = run_wave(program, vectors={1: LANE * (bits // 8) + 1, 2: data}, lds_bytes=256)
     low = data & ((1 << bits) - 1)
-    want = low.astype(f"u{bits // 8}").view(f"i{bits // 8}").astype(np.int32).view(np.uint32) if sign else low
+    want = (
+        low.astype(f"u{bits // 8}").view(f"i{bits // 8}").astype(np.int32).view(np.uint32)
+        if sign
+        else low
+    )
     assert (state.vectors[9] == want).all()
 
 
@@ -78,16 +90,29 @@ def test_inactive_lanes_do_not_touch_lds():
 
 
 def test_lds_access_outside_the_workgroups_lds():
-    with pytest.raises(AccessError, match=r"pc 0 `ds_load_b128 .*16 bytes at 0x1f8 by lane 31, the workgroup has 0x200"):
+    with pytest.raises(
+        AccessError,
+        match=r"pc 0 `ds_load_b128 .*16 bytes at 0x1f8 by lane 31, the workgroup has 0x200",
+    ):
         run_wave("ds_load_b128 v[4:7], v1 offset:8", vectors={1: LANE * 16}, lds_bytes=512)
 
 
 @pytest.mark.parametrize(
     ("pitch", "bytes_", "cycles", "conflicts"),
-    [(4, 4, 1, 0), (8, 8, 1, 0), (16, 16, 2, 0), (256, 4, 32, 31), (64, 16, 8, 6), (80, 16, 2, 0), (0, 4, 1, 0)],
+    [
+        (4, 4, 1, 0),
+        (8, 8, 1, 0),
+        (16, 16, 2, 0),
+        (256, 4, 32, 31),
+        (64, 16, 8, 6),
+        (80, 16, 2, 0),
+        (0, 4, 1, 0),
+    ],
 )
 def test_bank_conflicts_are_counted(pitch, bytes_, cycles, conflicts):
-    """64 banks of 4 bytes: rows of 64 bytes put four of 16 lanes on the same banks, rows of 80 bytes none."""
+    """64 banks of 4 bytes: rows of 64 bytes put four of 16 lanes on the same banks, rows of 80
+    bytes none.
+    """
     last = "v4" if bytes_ == 4 else f"v[4:{3 + bytes_ // 4}]"
     program = f"ds_load_b{8 * bytes_} {last}, v1\ns_wait_dscnt 0x0"
     lds = 31 * pitch + bytes_
@@ -129,7 +154,9 @@ def test_global_load_and_store_with_a_scalar_base(bits):
     vectors = {1: LANE * 16, 2: (LANE + LANES) * 16}
     state = run_wave(program, vectors=vectors, **with_pointer(source))
     for lane in range(LANES):
-        expected[4 * (lane + LANES) : 4 * (lane + LANES) + count] = before[4 * lane + 4 : 4 * lane + 4 + count]
+        expected[4 * (lane + LANES) : 4 * (lane + LANES) + count] = before[
+            4 * lane + 4 : 4 * lane + 4 + count
+        ]
     assert (source == expected).all()
     assert state.result.counters.global_written_bytes == bits // 8 * LANES
 
@@ -137,8 +164,16 @@ def test_global_load_and_store_with_a_scalar_base(bits):
 def test_global_address_forms():
     source = buffer_of(256)
     address = BASE + LANE.astype(np.uint64) * 8
-    vectors = {2: address.astype(np.uint32), 3: (address >> np.uint64(32)).astype(np.uint32), 1: LANE}
-    state = run_wave("global_load_b32 v9, v[2:3], off offset:4\ns_wait_loadcnt 0x0", vectors=vectors, **with_pointer(source))
+    vectors = {
+        2: address.astype(np.uint32),
+        3: (address >> np.uint64(32)).astype(np.uint32),
+        1: LANE,
+    }
+    state = run_wave(
+        "global_load_b32 v9, v[2:3], off offset:4\ns_wait_loadcnt 0x0",
+        vectors=vectors,
+        **with_pointer(source),
+    )
     assert (state.vectors[9] == source[1 : 2 * LANES + 1 : 2]).all()
     program = f"{POINTER}global_load_b64 v[10:11], v1, s[2:3] scale_offset\ns_wait_loadcnt 0x0"
     state = run_wave(program, vectors=vectors, **with_pointer(source))
@@ -149,17 +184,22 @@ def test_global_address_forms():
     assert (state.vectors[10] == source.view(np.uint8)[:LANES]).all()
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("u8", np.uint8), ("i8", np.int8), ("u16", np.uint16), ("i16", np.int16)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("u8", np.uint8), ("i8", np.int8), ("u16", np.uint16), ("i16", np.int16)]
+)
 def test_global_narrow_accesses(kind, dtype):
     size = np.dtype(dtype).itemsize
     source = buffer_of(64)
     before = source.copy()
     program = (
-        f"{POINTER}global_load_{kind} v10, v1, s[2:3]\ns_wait_loadcnt 0x0\nglobal_store_b{8 * size} v1, v10, s[2:3] offset:128"
+        f"{POINTER}global_load_{kind} v10, v1, s[2:3]\ns_wait_loadcnt 0x0\n"
+        f"global_store_b{8 * size} v1, v10, s[2:3] offset:128"
     )
     state = run_wave(program, vectors={1: LANE * size}, **with_pointer(source))
     assert (state.vectors[10].view(np.int32) == before.view(dtype)[:LANES].astype(np.int32)).all()
-    assert (source.view(dtype)[128 // size : 128 // size + LANES] == before.view(dtype)[:LANES]).all()
+    assert (
+        source.view(dtype)[128 // size : 128 // size + LANES] == before.view(dtype)[:LANES]
+    ).all()
 
 
 def test_access_past_2_31_bytes_of_a_sparse_region():
@@ -172,14 +212,26 @@ def test_access_past_2_31_bytes_of_a_sparse_region():
 
     address = BASE + far + LANE.astype(np.uint64) * 4
     vectors = {2: address.astype(np.uint32), 3: (address >> np.uint64(32)).astype(np.uint32)}
-    state = run_wave("global_load_b32 v9, v[2:3], off\ns_wait_loadcnt 0x0", vectors=vectors, prepare=prepare, arguments=[8])
+    state = run_wave(
+        "global_load_b32 v9, v[2:3], off\ns_wait_loadcnt 0x0",
+        vectors=vectors,
+        prepare=prepare,
+        arguments=[8],
+    )
     assert (state.vectors[9] == LANE).all()
 
 
 def test_access_outside_a_region_names_the_instruction_and_the_address():
     source = buffer_of(32)
-    with pytest.raises(AccessError, match=r"pc 2 `global_load_b32 .*read of 4 bytes at 0x123456780080 is not inside") as caught:
-        run_wave(f"{POINTER}global_load_b32 v9, v1, s[2:3] offset:4\ns_wait_loadcnt 0x0", vectors={1: LANE * 4}, **with_pointer(source))
+    with pytest.raises(
+        AccessError,
+        match=r"pc 2 `global_load_b32 .*read of 4 bytes at 0x123456780080 is not inside",
+    ) as caught:
+        run_wave(
+            f"{POINTER}global_load_b32 v9, v1, s[2:3] offset:4\ns_wait_loadcnt 0x0",
+            vectors={1: LANE * 4},
+            **with_pointer(source),
+        )
     assert caught.value.pc == 2
 
 
@@ -187,7 +239,11 @@ def test_write_to_a_read_only_buffer():
     source = buffer_of(32)
     source.setflags(write=False)
     with pytest.raises(AccessError, match="read-only"):
-        run_wave(f"{POINTER}global_store_b32 v1, v1, s[2:3]", vectors={1: LANE * 4}, **with_pointer(source))
+        run_wave(
+            f"{POINTER}global_store_b32 v1, v1, s[2:3]",
+            vectors={1: LANE * 4},
+            **with_pointer(source),
+        )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8, 16])
@@ -199,10 +255,14 @@ def test_scalar_loads(count):
     assert state.scalars[20 : 20 + count] == source[6 : 6 + count].tolist()
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("u8", np.uint8), ("i8", np.int8), ("u16", np.uint16), ("i16", np.int16)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("u8", np.uint8), ("i8", np.int8), ("u16", np.uint16), ("i16", np.int16)]
+)
 def test_narrow_scalar_loads(kind, dtype):
     source = np.array([0x8081F2F3], np.uint32)
-    state = run_wave(f"{POINTER}s_load_{kind} s20, s[2:3], 0x2\ns_wait_kmcnt 0x0", **with_pointer(source))
+    state = run_wave(
+        f"{POINTER}s_load_{kind} s20, s[2:3], 0x2\ns_wait_kmcnt 0x0", **with_pointer(source)
+    )
     want = source.view(dtype)[2 // np.dtype(dtype).itemsize]
     assert np.uint32(state.scalars[20]).view(np.int32) == np.int32(want)
 
@@ -227,14 +287,20 @@ def test_scratch_outside_the_kernels_allocation_and_unmodelled_forms():
 
 
 def test_initial_registers_give_ids_and_the_argument_address():
-    lines = "v_mov_b32 v9, v0\ns_mov_b32 s20, ttmp9\ns_mov_b32 s21, ttmp7\ns_lshr_b32 s22, ttmp8, 25\ns_load_b32 s23, s[0:1], 0x0"
+    lines = (
+        "v_mov_b32 v9, v0\ns_mov_b32 s20, ttmp9\ns_mov_b32 s21, ttmp7\n"
+        "s_lshr_b32 s22, ttmp8, 25\ns_load_b32 s23, s[0:1], 0x0"
+    )
     text = assembly(lines + "\ns_wait_kmcnt 0x0", arguments=[4], block=96)
     machine = Machine()
     machine.load(text)
     seen = {}
 
-    def end(wave) -> None:  # noqa: ANN001
-        seen[(*wave.workgroup, wave.index)] = [wave.scalar(n) for n in range(20, 24)], wave.vector(9)[[0, 31]].tolist()
+    def end(wave) -> None:
+        seen[(*wave.workgroup, wave.index)] = (
+            [wave.scalar(n) for n in range(20, 24)],
+            wave.vector(9)[[0, 31]].tolist(),
+        )
 
     machine.hook("end", end)
     machine.launch((2, 3, 1), args=[-5])

@@ -1,6 +1,8 @@
-"""A compiled kernel with one wait, barrier, offset or scale operand broken must fail, unless a proof shows that nothing broke.
+"""A compiled kernel with one wait, barrier, offset or scale operand broken must fail, unless a
+proof shows that nothing broke.
 
-The verdict on every mutant is in docs/measurements/emulator_mutants.tsv; `python tests/emulator/test_mutation.py` rewrites it.
+The verdict on every mutant is in docs/measurements/emulator_mutants.tsv; `python
+tests/emulator/test_mutation.py` rewrites it.
 """
 
 import functools
@@ -18,7 +20,12 @@ pytestmark = pytest.mark.emulated
 REPORT = Path(__file__).parents[2] / "docs/measurements/emulator_mutants.tsv"
 HEADER = "kind\tpc\tinstruction\tverdict"
 SEEDS = range(4)
-CONTRACTIONS = (128, 256, 2176, 2304)  # one K tile, two, and so many that every buffer is reused, odd and even
+CONTRACTIONS = (
+    128,
+    256,
+    2176,
+    2304,
+)  # one K tile, two, and so many that every buffer is reused, odd and even
 ROWS = 120  # less than a tile, so that the copies' bounds matter
 REQUIRED = 0.99
 SAMPLE = 9  # the default run looks at every ninth
@@ -39,7 +46,9 @@ def all_mutants() -> list[Mutant]:
 def failure(kernel: Kernel, seed: int, k: int) -> str | None:
     p = mxfp4_kernel.problem(ROWS, mxfp4_kernel.TILE, k)
     try:
-        out, _ = mxfp4_kernel.run(kernel, p, timing="late", seed=seed, threads=1, max_instructions=LIMIT)
+        out, _ = mxfp4_kernel.run(
+            kernel, p, timing="late", seed=seed, threads=1, max_instructions=LIMIT
+        )
     except MXError as error:
         return type(error).__name__
     return None if (out == p.product).all() else "wrong values"
@@ -73,7 +82,9 @@ def test_sampled_mutant_gets_the_reported_verdict(mutant):
 def test_report_covers_every_mutant_and_at_least_99_percent_are_caught():
     head, *lines = REPORT.read_text().splitlines()
     assert head == HEADER
-    assert [entry.split("\t")[:3] for entry in lines] == [[m.kind, str(m.pc), m.line] for m in all_mutants()]
+    assert [entry.split("\t")[:3] for entry in lines] == [
+        [m.kind, str(m.pc), m.line] for m in all_mutants()
+    ]
     missed = sum(entry.endswith(f"\t{MISSED}") for entry in lines)
     redundant = sum("\tredundant: " in entry for entry in lines)
     assert 1 - missed / (len(lines) - redundant) >= REQUIRED
@@ -81,7 +92,11 @@ def test_report_covers_every_mutant_and_at_least_99_percent_are_caught():
 
 def test_no_proof_of_redundancy_is_given_for_a_mutant_that_is_caught():
     code = original().instructions
-    caught = [m for m, entry in zip(all_mutants(), REPORT.read_text().splitlines()[1:], strict=True) if "redundant" not in entry]
+    caught = [
+        m
+        for m, entry in zip(all_mutants(), REPORT.read_text().splitlines()[1:], strict=True)
+        if "redundant" not in entry
+    ]
     assert [m.name for m in caught if why_redundant(code, m)] == []
 
 

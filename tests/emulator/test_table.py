@@ -10,14 +10,18 @@ from mxgemm.emulator.lowering import native
 
 pytestmark = pytest.mark.emulated
 
-TESTS = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py")).replace("\\n", " ")
+TESTS = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py")).replace(
+    "\\n", " "
+)
 
 HINTS = {"s_clause", "s_sleep", "s_setprio", "s_wait_xcnt", "s_delay_alu", "global_prefetch_b8"}
 """They do nothing, so that decoding is all there is to test."""
 FAMILIES = re.compile(
     r"ds_(load|store)_(2addr_(stride64_)?)?b\d+|ds_load_[iu]\d+|(global|scratch)_(load|store)_\w+|s_load_\w+|v_cmpx?_\w+|v_wmma_\w+"
 )
-"""Their tests in test_memory, test_operations and test_matrix build the names from widths, types and relations."""
+"""Their tests in test_memory, test_vector and test_matrix build the names from widths, types
+and relations.
+"""
 
 
 def test_every_row_has_a_function_of_its_name_and_every_function_a_row():

@@ -1,4 +1,6 @@
-"""A kernel that its vendor wrote and tests on the device gives the right product here: an outside witness."""
+"""A kernel that its vendor wrote and tests on the device gives the right product here: an outside
+witness.
+"""
 
 import re
 
@@ -14,7 +16,8 @@ BF16_HALF_ULP = 2.0**-8
 FP32_UNIT = 2.0**-23
 
 needs_checkout = pytest.mark.skipif(
-    not flydsl_witness.has_checkout(), reason="needs MXGEMM_FLYDSL_REPO: a checkout of the FlyDSL repository"
+    not flydsl_witness.has_checkout(),
+    reason="needs MXGEMM_FLYDSL_REPO: a checkout of the FlyDSL repository",
 )
 
 
@@ -32,7 +35,11 @@ def test_vendor_kernel_agrees_with_float64_up_to_bf16_rounding(case):
 
 
 def test_log_of_the_vendor_kernel_is_of_these_cases_and_within_rounding():
-    rows = [line.strip("| ").split(" | ") for line in flydsl_witness.LOG.read_text().splitlines() if line.startswith("| m")]
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in flydsl_witness.LOG.read_text().splitlines()
+        if line.startswith("| m")
+    ]
     assert [row[0] for row in rows] == [str(case) for case in CASES for _ in range(3)]
     for name, _, _, worst, nearest, _ in rows:
         k = int(re.search(r"-k(\d+)-", name)[1])

@@ -442,6 +442,12 @@ REFUSED = {
     ),
     "rule": (torch.ones(2, 32), {"rule": "nearest"}, ValueError, "rule must be one of .*'nearest'"),
     "no-rule": (torch.ones(2, 32), {"rule": None}, ValueError, "rule must be one of"),
+    "sparse": (torch.ones(2, 32).to_sparse(), {}, TypeError, "dense tensor, got torch.sparse_coo"),
+    "prescale": (
+        torch.ones(2, 32), {"prescale": 0.5}, TypeError, "prescale must be True or False, got 0.5",
+    ),
+    "block-2d": (torch.ones(2, 32), {"block_2d": "no"}, TypeError, "block_2d must be True or"),
+    "pad": (torch.ones(2, 33), {"pad": 32}, TypeError, "pad must be True or False, got 32"),
     "rounding": (torch.ones(2, 32), {"rounding": "up"}, ValueError, "rounding must be one of"),
     "generator": (
         torch.ones(2, 32), {"generator": torch.Generator()}, ValueError,

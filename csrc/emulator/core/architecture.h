@@ -15,10 +15,11 @@ class Wave;
 class Workgroup;
 
 struct CounterRule {
-  const char* name;      // as in the wait instruction: "dscnt"
-  uint32_t maximum;      // the instruction after this many outstanding ones stalls
-  bool in_order;         // otherwise only a wait for zero proves anything
-  bool executes_in_order;  // a later operation of the same wave cannot overtake an earlier one's data movement
+  const char* name;        // as in the wait instruction: "dscnt"
+  uint32_t maximum;        // the instruction after this many outstanding ones stalls
+  bool in_order;           // otherwise only a wait for zero proves anything
+  bool executes_in_order;  // a later operation of the same wave cannot overtake an earlier one's
+                           // data movement
 };
 
 struct Architecture {
@@ -29,10 +30,10 @@ struct Architecture {
   std::vector<CounterRule> counters;
   std::vector<const char*> modifiers;  // names of Instruction::modifier slots
   const std::unordered_map<std::string, const Operation*>* operations;
-  void (*start_wave)(Wave&);                             // architecture state, initial registers
-  void (*before)(Wave&, const Instruction&);             // rules of issue; raises hazards
+  void (*start_wave)(Wave&);                  // architecture state, initial registers
+  void (*before)(Wave&, const Instruction&);  // rules of issue; raises hazards
   void (*retired)(Wave&, int counter, const AsyncOperation&);
-  std::string (*static_check)(const Instruction&);       // a rule broken by the operands alone, or ""
+  std::string (*static_check)(const Instruction&);  // a rule broken by the operands alone, or ""
 };
 
 const Architecture& find_architecture(const std::string& name);

@@ -1,4 +1,5 @@
-// An operation that outlives its instruction: a memory access or a transfer, counted until a wait proves it complete.
+// An operation that outlives its instruction: a memory access or a transfer, counted until a wait
+// proves it complete.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,9 @@
 
 namespace mxgemm::emulator {
 
-LaunchResult execute(const Program& program, Memory& memory, const LaunchSettings& settings, const Hooks* hooks,
-                     const std::vector<std::array<uint32_t, 3>>& clusters, int threads) {
+LaunchResult execute(const Program& program, Memory& memory, const LaunchSettings& settings,
+                     const Hooks* hooks, const std::vector<std::array<uint32_t, 3>>& clusters,
+                     int threads) {
   LaunchResult result;
   result.counters.executed.resize(program.code.size());
   std::atomic<size_t> next{0};

@@ -17,7 +17,8 @@ struct LaunchResult {
 };
 
 // `clusters`: the ids to run. Hooks run only with one thread.
-LaunchResult execute(const Program& program, Memory& memory, const LaunchSettings& settings, const Hooks* hooks,
-                     const std::vector<std::array<uint32_t, 3>>& clusters, int threads);
+LaunchResult execute(const Program& program, Memory& memory, const LaunchSettings& settings,
+                     const Hooks* hooks, const std::vector<std::array<uint32_t, 3>>& clusters,
+                     int threads);
 
 }  // namespace mxgemm::emulator

@@ -1,4 +1,5 @@
-// One decoded instruction, as the executor sees it: what to run and on which operands, nothing of how it was encoded.
+// One decoded instruction, as the executor sees it: what to run and on which operands, nothing of
+// how it was encoded.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,16 @@ struct RegisterRange {
 };
 
 // Which unit an instruction keeps busy; the counters and the hazard rules ask for nothing else.
-enum class Unit : uint8_t { kControl, kScalar, kVector, kMatrix, kLocal, kGlobal, kScalarMemory, kTensor };
+enum class Unit : uint8_t {
+  kControl,
+  kScalar,
+  kVector,
+  kMatrix,
+  kLocal,
+  kGlobal,
+  kScalarMemory,
+  kTensor
+};
 
 using Execute = void (*)(Wave&, const Instruction&);
 // out, a, b, c: one 32-bit value per lane.
@@ -44,9 +54,11 @@ struct Operation {
   std::string name;
   Unit unit;
   Execute execute;
-  LaneFunction lanes = nullptr;  // of an element-by-element operation, so that it can be half of a pair
-  bool floating = false;         // sources may be negated or made absolute
-  bool transcendental = false;   // runs in a pipe of its own, out of order with the other vector instructions
+  LaneFunction lanes =
+      nullptr;            // of an element-by-element operation, so that it can be half of a pair
+  bool floating = false;  // sources may be negated or made absolute
+  bool transcendental =
+      false;  // runs in a pipe of its own, out of order with the other vector instructions
 };
 
 constexpr int kMaxOperands = 8;
@@ -60,7 +72,7 @@ struct Instruction {
   Operand operand[kMaxOperands];
   int64_t modifier[kMaxModifiers] = {};  // by the architecture's own enumeration
   std::string text;
-  std::string static_hazard;  // a rule that the instruction breaks whatever the state is
+  std::string static_hazard;            // a rule that the instruction breaks whatever the state is
   std::unique_ptr<Instruction> second;  // the other half of a dual-issue pair
 
   // Of both halves, for the register checks.

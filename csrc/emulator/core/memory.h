@@ -1,4 +1,5 @@
-// Global memory: bounds-checked regions, backed lazily by the operating system, so that sparse ones cost nothing.
+// Global memory: bounds-checked regions, backed lazily by the operating system, so that sparse ones
+// cost nothing.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +16,13 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // A fresh zero-filled region, or a window on memory that the caller keeps alive (`backing` not null).
+  // A fresh zero-filled region, or a window on memory that the caller keeps alive (`backing` not
+  // null).
   void map(uint64_t base, uint64_t size, void* backing, bool writable);
   void unmap(uint64_t base);
 
-  // The host address of `size` bytes at `address`; a Fault "access" if they are not inside one region.
+  // The host address of `size` bytes at `address`; a Fault "access" if they are not inside one
+  // region.
   uint8_t* at(uint64_t address, uint64_t size, bool write) const;
 
  private:

@@ -38,8 +38,10 @@ void RaceDetector::read_one(const Access& access, Granule& granule, uint32_t ind
   if (granule.writer != access.wave) {
     if (granule.writer == kNobody)
       throw Fault("uninitialised", "LDS read before anything was written there",
-                  format("LDS bytes [0x%x, 0x%x)", index << shift_, (index + 1) << shift_), "a write");
-    if ((*access.known)[granule.writer] <= granule.write_epoch) fail(access, false, granule, index, true, granule.writer);
+                  format("LDS bytes [0x%x, 0x%x)", index << shift_, (index + 1) << shift_),
+                  "a write");
+    if ((*access.known)[granule.writer] <= granule.write_epoch)
+      fail(access, false, granule, index, true, granule.writer);
   }
   const uint32_t bit = 1u << access.reader_bit;
   if (granule.readers == 0 || granule.readers == bit) {
@@ -47,11 +49,12 @@ void RaceDetector::read_one(const Access& access, Granule& granule, uint32_t ind
   } else if (granule.read_epoch == access.epoch) {
     granule.readers |= bit;
   } else {
-    // An earlier reader whose completion this wave already knew of is covered by this one: whoever is ordered after this
-    // read is ordered after that one. The rest is kept apart, exactly.
+    // An earlier reader whose completion this wave already knew of is covered by this one: whoever
+    // is ordered after this read is ordered after that one. The rest is kept apart, exactly.
     for (uint32_t rest = granule.readers & ~bit; rest; rest &= rest - 1) {
       uint32_t other = __builtin_ctz(rest);
-      if (!published(access, other, granule.read_epoch)) keep_older(index, other, granule.read_epoch);
+      if (!published(access, other, granule.read_epoch))
+        keep_older(index, other, granule.read_epoch);
     }
     granule.readers = bit;
   }
@@ -82,7 +85,8 @@ void RaceDetector::write_one(const Access& access, Granule& granule, uint32_t in
   if (!older_readers_.empty()) {
     if (auto found = older_readers_.find(index); found != older_readers_.end()) {
       for (const Reader& reader : found->second)
-        if (first_wave_ + reader.wave_bit != access.wave && !published(access, reader.wave_bit, reader.epoch))
+        if (first_wave_ + reader.wave_bit != access.wave &&
+            !published(access, reader.wave_bit, reader.epoch))
           fail(access, true, granule, index, false, first_wave_ + reader.wave_bit);
       older_readers_.erase(found);
     }
@@ -94,18 +98,22 @@ void RaceDetector::write_one(const Access& access, Granule& granule, uint32_t in
   granule.readers = 0;
 }
 
-void RaceDetector::fail(const Access& later, bool later_writes, const Granule& granule, uint32_t index,
-                        bool against_write, uint32_t other_wave) const {
+void RaceDetector::fail(const Access& later, bool later_writes, const Granule& granule,
+                        uint32_t index, bool against_write, uint32_t other_wave) const {
   const uint32_t other_issue = against_write ? granule.write_issue_epoch : granule.read_issue_epoch;
   const uint32_t other_pc = against_write ? granule.write_pc : granule.read_pc;
-  // A barrier after the issue was passed, but the access was not proven complete before it: the wait is what is missing.
+  // A barrier after the issue was passed, but the access was not proven complete before it: the
+  // wait is what is missing.
   const bool barrier_seen = (*later.known)[other_wave] > other_issue;
-  throw Fault("race",
-              format("%s of LDS is not ordered after the %s by wave %u at pc %u", later_writes ? "write" : "read",
-                     against_write ? "write" : "read", other_wave, other_pc),
-              format("LDS bytes [0x%x, 0x%x)", index << shift_, (index + 1) << shift_),
-              barrier_seen ? format("a wait for the access at pc %u before the barrier that follows it", other_pc)
-                           : format("a barrier between the access at pc %u and this one", other_pc));
+  throw Fault(
+      "race",
+      format("%s of LDS is not ordered after the %s by wave %u at pc %u",
+             later_writes ? "write" : "read", against_write ? "write" : "read", other_wave,
+             other_pc),
+      format("LDS bytes [0x%x, 0x%x)", index << shift_, (index + 1) << shift_),
+      barrier_seen
+          ? format("a wait for the access at pc %u before the barrier that follows it", other_pc)
+          : format("a barrier between the access at pc %u and this one", other_pc));
 }
 
 }  // namespace mxgemm::emulator

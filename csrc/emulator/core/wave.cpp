@@ -12,7 +12,8 @@ constexpr uint32_t kPoison = 0xFFFFFFFF;  // a NaN in FP32, BF16 and FP16
 }  // namespace
 
 bool AsyncOperation::lds_conflict(const AsyncOperation& other) const {
-  if (!(lds_writes || other.lds_writes) || lds_first >= other.lds_end || other.lds_first >= lds_end) return false;
+  if (!(lds_writes || other.lds_writes) || lds_first >= other.lds_end || other.lds_first >= lds_end)
+    return false;
   std::vector<Segment> mine, theirs;
   lds_segments(mine);
   other.lds_segments(theirs);
@@ -57,7 +58,8 @@ void Wave::set_scalar64(int i, uint64_t value) {
 }
 
 uint64_t Wave::source(const Operand& operand, bool wide) const {
-  if (operand.kind == Kind::kConstant) return wide ? operand.value : static_cast<uint32_t>(operand.value);
+  if (operand.kind == Kind::kConstant)
+    return wide ? operand.value : static_cast<uint32_t>(operand.value);
   if (operand.index == workgroup.cluster.program.architecture->null_scalar) return 0;
   return wide ? scalar64(operand.index) : scalars[operand.index];
 }
@@ -70,7 +72,8 @@ void Wave::mark_scalar_written(int first, int count) {
   for (int i = first; i < first + count; ++i) scalar_written_[i] = true;
 }
 
-// ---------------------------------------------------------------------------------------------- register checks
+// ----------------------------------------------------------------------------------------------
+// register checks
 
 void Wave::check_registers(const Instruction& instruction) {
   for (RegisterRange range : instruction.vector_reads) check_vector(instruction, range, true);
@@ -82,13 +85,13 @@ void Wave::check_registers(const Instruction& instruction) {
 }
 
 void Wave::check_vector(const Instruction& instruction, RegisterRange range, bool reads) {
-  const uint64_t needed =
-      instruction.operation->unit == Unit::kMatrix ? all_lanes() : exec();
+  const uint64_t needed = instruction.operation->unit == Unit::kMatrix ? all_lanes() : exec();
   for (unsigned i = range.first; i < range.first + range.count; ++i) {
     if (num_vector_pending_ && vector_pending_[i]) fail_outstanding(Kind::kVector, i, reads);
     if (reads && (needed & ~vector_written_[i]))
-      throw Fault("uninitialised", format("read of a register that lanes 0x%llx never wrote",
-                                          (unsigned long long)(needed & ~vector_written_[i])),
+      throw Fault("uninitialised",
+                  format("read of a register that lanes 0x%llx never wrote",
+                         (unsigned long long)(needed & ~vector_written_[i])),
                   register_name('v', i, 1), "a write");
   }
 }
@@ -97,7 +100,8 @@ void Wave::check_scalar(const Instruction&, RegisterRange range, bool reads) {
   for (unsigned i = range.first; i < range.first + range.count; ++i) {
     if (num_scalar_pending_ && scalar_pending_[i]) fail_outstanding(Kind::kScalar, i, reads);
     if (reads && !scalar_written_[i])
-      throw Fault("uninitialised", "read of a register that was never written", register_name('s', i, 1), "a write");
+      throw Fault("uninitialised", "read of a register that was never written",
+                  register_name('s', i, 1), "a write");
   }
 }
 
@@ -107,12 +111,13 @@ void Wave::fail_outstanding(Kind file, unsigned number, bool reads) const {
     const auto& queue = queues_[counter];
     for (size_t i = 0; i < queue.size(); ++i) {
       const AsyncOperation& operation = *queue[i];
-      if (operation.file != file || number < operation.first || number >= unsigned(operation.first + operation.count))
+      if (operation.file != file || number < operation.first ||
+          number >= unsigned(operation.first + operation.count))
         continue;
       const size_t younger = counters[counter].in_order ? queue.size() - 1 - i : 0;
       throw Fault("missing_wait",
-                  format("%s of a register that the load at pc %u has not delivered", reads ? "use" : "overwrite",
-                         operation.instruction->pc),
+                  format("%s of a register that the load at pc %u has not delivered",
+                         reads ? "use" : "overwrite", operation.instruction->pc),
                   register_name(file == Kind::kVector ? 'v' : 's', number, 1),
                   format("s_wait_%s %zu", counters[counter].name, younger));
     }
@@ -120,7 +125,8 @@ void Wave::fail_outstanding(Kind file, unsigned number, bool reads) const {
   throw Fault("missing_wait", "use of a register with an outstanding load");
 }
 
-// ---------------------------------------------------------------------------------------- asynchronous operations
+// ----------------------------------------------------------------------------------------
+// asynchronous operations
 
 void Wave::issue(int counter, AsyncOperation* operation) {
   Cluster& cluster = workgroup.cluster;
@@ -139,7 +145,8 @@ void Wave::issue(int counter, AsyncOperation* operation) {
       throw;
     }
   }
-  if (operation->lds_end > cluster.counters.lds_high_water) cluster.counters.lds_high_water = operation->lds_end;
+  if (operation->lds_end > cluster.counters.lds_high_water)
+    cluster.counters.lds_high_water = operation->lds_end;
   if (queue.size() >= rule.maximum) {
     if (rule.in_order)
       retire(counter);
@@ -161,8 +168,9 @@ void Wave::issue(int counter, AsyncOperation* operation) {
     }
   }
   const Timing timing = cluster.settings.timing;
-  if (timing == Timing::kEarly || (timing == Timing::kRandom && cluster.random(2) &&
-                                   (!rule.executes_in_order || queue.size() == 1 || queue[queue.size() - 2]->performed))) {
+  if (timing == Timing::kEarly ||
+      (timing == Timing::kRandom && cluster.random(2) &&
+       (!rule.executes_in_order || queue.size() == 1 || queue[queue.size() - 2]->performed))) {
     operation->performed = true;
     operation->perform(*this);
   }
@@ -175,12 +183,14 @@ void Wave::check_own_lds(int counter, const AsyncOperation& operation) const {
     const auto& queue = queues_[other];
     for (size_t i = 0; i < queue.size(); ++i)
       if (operation.lds_conflict(*queue[i]))
-        throw Fault("race", format("LDS access overlaps this wave's own outstanding operation at pc %u",
-                                   queue[i]->instruction->pc),
-                    format("LDS bytes [0x%x, 0x%x)", std::max(operation.lds_first, queue[i]->lds_first),
-                           std::min(operation.lds_end, queue[i]->lds_end)),
-                    format("s_wait_%s %zu", counters[other].name,
-                           counters[other].in_order ? queue.size() - 1 - i : size_t{0}));
+        throw Fault(
+            "race",
+            format("LDS access overlaps this wave's own outstanding operation at pc %u",
+                   queue[i]->instruction->pc),
+            format("LDS bytes [0x%x, 0x%x)", std::max(operation.lds_first, queue[i]->lds_first),
+                   std::min(operation.lds_end, queue[i]->lds_end)),
+            format("s_wait_%s %zu", counters[other].name,
+                   counters[other].in_order ? queue.size() - 1 - i : size_t{0}));
   }
 }
 
@@ -207,7 +217,8 @@ void Wave::retire(int counter) {
   Cluster& cluster = workgroup.cluster;
   try {
     if (!operation->performed) operation->perform(*this);
-    if (cluster.settings.detect_races && (operation->lds_reads || operation->lds_writes)) record(*operation);
+    if (cluster.settings.detect_races && (operation->lds_reads || operation->lds_writes))
+      record(*operation);
   } catch (Fault& fault) {
     if (fault.pc < 0) fault.pc = operation->instruction->pc;
     operation->recycle();
@@ -224,8 +235,9 @@ void Wave::record(const AsyncOperation& operation) {
   static thread_local std::vector<Segment> segments;
   segments.clear();
   operation.lds_segments(segments);
-  const Access access{uint32_t(index_in_cluster), uint32_t(index),           operation.issue_epoch,
-                      epoch,                      operation.instruction->pc, operation.known.get()};
+  const Access access{uint32_t(index_in_cluster), uint32_t(index),
+                      operation.issue_epoch,      epoch,
+                      operation.instruction->pc,  operation.known.get()};
   RaceDetector& races = *workgroup.races;
   for (const Segment& segment : segments) {
     if (operation.lds_writes)
@@ -256,7 +268,8 @@ void Wave::perform_some() {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------ barriers
+// ------------------------------------------------------------------------------------------------------
+// barriers
 
 void Wave::signal(int barrier) {
   ++epoch;
@@ -274,7 +287,8 @@ void Wave::wait_barrier(int barrier) {
   }
   barrier_done[barrier] = false;
   auto clock = std::make_shared<Clock>(*known);
-  for (size_t i = 0; i < clock->size(); ++i) (*clock)[i] = std::max((*clock)[i], (*barrier_clock[barrier])[i]);
+  for (size_t i = 0; i < clock->size(); ++i)
+    (*clock)[i] = std::max((*clock)[i], (*barrier_clock[barrier])[i]);
   known = clock;
 }
 

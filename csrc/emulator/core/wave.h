@@ -1,4 +1,5 @@
-// One wave: registers, what is outstanding, what has been written, and its view of the other waves' progress.
+// One wave: registers, what is outstanding, what has been written, and its view of the other waves'
+// progress.
 #pragma once
 
 #include <array>
@@ -35,7 +36,9 @@ class Wave {
   // Registers.
   uint32_t* vector(int i) { return vectors_.data() + static_cast<size_t>(i) * lanes; }
   uint32_t scalar(int i) const { return scalars[i]; }
-  uint64_t scalar64(int i) const { return scalars[i] | static_cast<uint64_t>(scalars[i + 1]) << 32; }
+  uint64_t scalar64(int i) const {
+    return scalars[i] | static_cast<uint64_t>(scalars[i + 1]) << 32;
+  }
   void set_scalar(int i, uint32_t value);
   void set_scalar64(int i, uint64_t value);
   uint64_t exec() const;
@@ -43,7 +46,8 @@ class Wave {
   // A scalar source: a register, a register pair or a constant.
   uint64_t source(const Operand& operand, bool wide) const;
 
-  // The registers of `instruction` must hold defined values and must not be the target of an outstanding load.
+  // The registers of `instruction` must hold defined values and must not be the target of an
+  // outstanding load.
   void check_registers(const Instruction& instruction);
   void mark_vector_written(int first, int count, uint64_t mask);
   void mark_scalar_written(int first, int count);
@@ -78,7 +82,8 @@ class Wave {
   std::array<SharedClock, kBarriers> barrier_clock;
   std::array<uint32_t, kScalarRegisters> scalars{};
   std::unique_ptr<ArchitectureState> architecture;
-  std::vector<uint8_t> scratch;  // private memory, [slot byte][lane] as dwords: see the architecture
+  std::vector<uint8_t>
+      scratch;  // private memory, [slot byte][lane] as dwords: see the architecture
 
  private:
   void retire(int counter);

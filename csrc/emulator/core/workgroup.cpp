@@ -10,7 +10,9 @@ constexpr int kWorkgroupBarrier = 0;
 constexpr uint32_t kLongestTurn = 40;  // instructions of one wave before another may be picked
 constexpr uint8_t kUnwritten = 0xFF;
 
-uint32_t product(const std::array<uint32_t, 3>& extent) { return extent[0] * extent[1] * extent[2]; }
+uint32_t product(const std::array<uint32_t, 3>& extent) {
+  return extent[0] * extent[1] * extent[2];
+}
 
 uint64_t mix(uint64_t x) {  // splitmix64's finalizer
   x += 0x9E3779B97F4A7C15ull;
@@ -50,31 +52,37 @@ Workgroup::Workgroup(Cluster& cluster, std::array<uint32_t, 3> id, uint32_t firs
 
 uint8_t* Workgroup::lds_at(uint32_t address, uint32_t bytes) {
   if (address > lds.size() || bytes > lds.size() - address)
-    throw Fault("access", format("LDS access of %u bytes at 0x%x, the workgroup has 0x%zx", bytes, address, lds.size()),
+    throw Fault("access",
+                format("LDS access of %u bytes at 0x%x, the workgroup has 0x%zx", bytes, address,
+                       lds.size()),
                 format("LDS bytes [0x%x, 0x%x)", address, address + bytes));
   return lds.data() + address;
 }
 
-void Workgroup::poison_lds(uint32_t address, uint32_t bytes) { std::memset(lds.data() + address, kUnwritten, bytes); }
+void Workgroup::poison_lds(uint32_t address, uint32_t bytes) {
+  std::memset(lds.data() + address, kUnwritten, bytes);
+}
 
-Cluster::Cluster(const Program& program, Memory& memory, const LaunchSettings& settings, const Hooks* hooks,
-                 std::array<uint32_t, 3> id)
+Cluster::Cluster(const Program& program, Memory& memory, const LaunchSettings& settings,
+                 const Hooks* hooks, std::array<uint32_t, 3> id)
     : program(program),
       memory(memory),
       settings(settings),
       hooks(hooks),
       id(id),
-      random_state_(mix(settings.seed ^ mix(id[0] ^ uint64_t{id[1]} << 21 ^ uint64_t{id[2]} << 42))) {
+      random_state_(
+          mix(settings.seed ^ mix(id[0] ^ uint64_t{id[1]} << 21 ^ uint64_t{id[2]} << 42))) {
   counters.executed.resize(program.code.size());
   const uint32_t lanes = program.architecture->lanes;
   const uint32_t waves_each = (product(settings.block) + lanes - 1) / lanes;
   for (uint32_t z = 0; z < settings.cluster[2]; ++z)
     for (uint32_t y = 0; y < settings.cluster[1]; ++y)
       for (uint32_t x = 0; x < settings.cluster[0]; ++x) {
-        const std::array<uint32_t, 3> workgroup_id = {id[0] * settings.cluster[0] + x, id[1] * settings.cluster[1] + y,
+        const std::array<uint32_t, 3> workgroup_id = {id[0] * settings.cluster[0] + x,
+                                                      id[1] * settings.cluster[1] + y,
                                                       id[2] * settings.cluster[2] + z};
-        workgroups.push_back(
-            std::make_unique<Workgroup>(*this, workgroup_id, uint32_t(workgroups.size()) * waves_each));
+        workgroups.push_back(std::make_unique<Workgroup>(*this, workgroup_id,
+                                                         uint32_t(workgroups.size()) * waves_each));
       }
   for (auto& workgroup : workgroups)
     for (auto& wave : workgroup->waves) waves_.push_back(wave.get());
@@ -105,13 +113,16 @@ void Cluster::arrive(Wave& wave, int barrier) {
   const size_t slot = own ? workgroup : workgroups.size();
   const size_t member = own ? size_t(wave.index) : workgroup;
   if (arrived_[slot][member])
-    throw Fault("barrier", own ? "a wave signalled the barrier twice before it completed"
-                               : "a workgroup signalled the cluster barrier twice before it completed",
+    throw Fault("barrier",
+                own ? "a wave signalled the barrier twice before it completed"
+                    : "a workgroup signalled the cluster barrier twice before it completed",
                 "", "s_barrier_wait");
   arrived_[slot][member] = true;
-  for (size_t i = 0; i < arriving_[slot].size(); ++i) arriving_[slot][i] = std::max(arriving_[slot][i], (*wave.known)[i]);
+  for (size_t i = 0; i < arriving_[slot].size(); ++i)
+    arriving_[slot][i] = std::max(arriving_[slot][i], (*wave.known)[i]);
   if (settings.trace)
-    events.push_back({tick, tick, 0, uint32_t(wave.index_in_cluster), wave.pc, uint32_t(EventKind::kSignal)});
+    events.push_back(
+        {tick, tick, 0, uint32_t(wave.index_in_cluster), wave.pc, uint32_t(EventKind::kSignal)});
   complete_if_all_arrived(barrier, &wave.workgroup);
 }
 
@@ -119,12 +130,14 @@ void Cluster::complete_if_all_arrived(int barrier, Workgroup* workgroup) {
   const bool own = barrier == kWorkgroupBarrier;
   const size_t slot = own ? workgroup->first_wave / workgroup->waves.size() : workgroups.size();
   for (size_t i = 0; i < arrived_[slot].size(); ++i) {
-    bool gone = own ? workgroup->waves[i]->status == WaveStatus::kEnded
-                    : std::all_of(workgroups[i]->waves.begin(), workgroups[i]->waves.end(),
-                                  [](const auto& wave) { return wave->status == WaveStatus::kEnded; });
+    bool gone =
+        own ? workgroup->waves[i]->status == WaveStatus::kEnded
+            : std::all_of(workgroups[i]->waves.begin(), workgroups[i]->waves.end(),
+                          [](const auto& wave) { return wave->status == WaveStatus::kEnded; });
     if (!gone && !arrived_[slot][i]) return;
   }
-  if (std::none_of(arrived_[slot].begin(), arrived_[slot].end(), [](bool one) { return one; })) return;
+  if (std::none_of(arrived_[slot].begin(), arrived_[slot].end(), [](bool one) { return one; }))
+    return;
   std::fill(arrived_[slot].begin(), arrived_[slot].end(), false);
   auto clock = std::make_shared<Clock>(arriving_[slot]);
   std::fill(arriving_[slot].begin(), arriving_[slot].end(), 0);
@@ -132,7 +145,8 @@ void Cluster::complete_if_all_arrived(int barrier, Workgroup* workgroup) {
   for (Wave* wave : members(barrier, workgroup)) {
     wave->barrier_done[barrier] = true;
     wave->barrier_clock[barrier] = clock;
-    if (wave->status == WaveStatus::kAtBarrier && wave->waiting_for == barrier) wave->status = WaveStatus::kReady;
+    if (wave->status == WaveStatus::kAtBarrier && wave->waiting_for == barrier)
+      wave->status = WaveStatus::kReady;
   }
 }
 
@@ -140,9 +154,11 @@ void Cluster::end_wave(Wave& wave) {
   wave.drain();
   wave.status = WaveStatus::kEnded;
   if (settings.trace)
-    events.push_back({tick, tick, 0, uint32_t(wave.index_in_cluster), wave.pc, uint32_t(EventKind::kEnd)});
+    events.push_back(
+        {tick, tick, 0, uint32_t(wave.index_in_cluster), wave.pc, uint32_t(EventKind::kEnd)});
   if (hooks && hooks->end) hooks->end(wave);
-  for (int barrier = 0; barrier < kBarriers; ++barrier) complete_if_all_arrived(barrier, &wave.workgroup);
+  for (int barrier = 0; barrier < kBarriers; ++barrier)
+    complete_if_all_arrived(barrier, &wave.workgroup);
 }
 
 void Cluster::step(Wave& wave) {
@@ -152,14 +168,14 @@ void Cluster::step(Wave& wave) {
   const Instruction& instruction = *program.code[wave.pc];
   if (hooks && hooks->instruction) hooks->instruction(wave, instruction);
   if (settings.check_registers) {
-    if (!instruction.static_hazard.empty())
-      throw Fault("encoding", instruction.static_hazard);
+    if (!instruction.static_hazard.empty()) throw Fault("encoding", instruction.static_hazard);
     wave.check_registers(instruction);
     program.architecture->before(wave, instruction);
   }
   ++counters.executed[wave.pc];
   if (settings.trace)
-    events.push_back({tick, tick, 0, uint32_t(wave.index_in_cluster), wave.pc, uint32_t(EventKind::kIssue)});
+    events.push_back(
+        {tick, tick, 0, uint32_t(wave.index_in_cluster), wave.pc, uint32_t(EventKind::kIssue)});
   ++tick;
   const uint32_t pc = wave.pc++;
   instruction.operation->execute(wave, instruction);
@@ -217,8 +233,8 @@ void Cluster::deadlock(const std::vector<Wave*>& waves) {
       if (where.size() < 300) where += format(" %d at pc %u,", wave->index_in_cluster, wave->pc);
     }
   where.pop_back();
-  Fault fault("deadlock", "every live wave waits at a barrier that cannot complete: wave" + where, "",
-              "s_barrier_signal by another wave");
+  Fault fault("deadlock", "every live wave waits at a barrier that cannot complete: wave" + where,
+              "", "s_barrier_signal by another wave");
   fault.pc = first->pc;
   fault.wave = first->index;
   for (int i = 0; i < 3; ++i) fault.workgroup[i] = first->workgroup.id[i];

@@ -30,7 +30,8 @@ struct Counters {
   std::vector<uint64_t> executed;  // per pc
   uint64_t instructions = 0;
   uint64_t lds_read_bytes = 0, lds_written_bytes = 0;
-  uint64_t lds_cycles = 0, lds_conflict_cycles = 0;  // of the LDS pipe; the second is what conflicts added
+  uint64_t lds_cycles = 0,
+           lds_conflict_cycles = 0;  // of the LDS pipe; the second is what conflicts added
   uint64_t tensor_load_bytes = 0, tensor_store_bytes = 0;  // moved, without what was out of range
   uint64_t global_read_bytes = 0, global_written_bytes = 0;
   uint64_t lds_high_water = 0;  // one past the highest LDS byte touched
@@ -92,8 +93,8 @@ class Workgroup {
 // The workgroups that are resident together; one, unless the launch asks for clusters.
 class Cluster {
  public:
-  Cluster(const Program& program, Memory& memory, const LaunchSettings& settings, const Hooks* hooks,
-          std::array<uint32_t, 3> id);
+  Cluster(const Program& program, Memory& memory, const LaunchSettings& settings,
+          const Hooks* hooks, std::array<uint32_t, 3> id);
 
   void run(const std::atomic<bool>& stop);
   void arrive(Wave& wave, int barrier);
@@ -117,7 +118,8 @@ class Cluster {
   [[noreturn]] void deadlock(const std::vector<Wave*>& waves);
 
   std::vector<Wave*> waves_;
-  std::vector<std::vector<bool>> arrived_;  // [workgroup] by wave, then [last] the cluster by workgroup
+  std::vector<std::vector<bool>>
+      arrived_;  // [workgroup] by wave, then [last] the cluster by workgroup
   std::vector<Clock> arriving_;
   uint64_t random_state_;
 };

@@ -1,5 +1,5 @@
-// gfx1250 (CDNA5, wave32): register numbers, counters, modifiers, and the state that only this architecture has.
-// Source: AMD CDNA5 ISA reference guide, July 2026.
+// gfx1250 (CDNA5, wave32): register numbers, counters, modifiers, and the state that only this
+// architecture has. Source: AMD CDNA5 ISA reference guide, July 2026.
 #pragma once
 
 #include <array>
@@ -15,7 +15,14 @@ namespace mxgemm::emulator::gfx1250 {
 constexpr int kLanes = 32;
 constexpr int kVcc = 106, kTtmp = 108, kNull = 124, kM0 = 125, kExec = 126;
 
-enum Counter : int { kLoadCount, kStoreCount, kLocalCount, kScalarMemoryCount, kTensorCount, kAsyncCount };
+enum Counter : int {
+  kLoadCount,
+  kStoreCount,
+  kLocalCount,
+  kScalarMemoryCount,
+  kTensorCount,
+  kAsyncCount
+};
 
 // Slots of Instruction::modifier; the names are those of architecture().modifiers, in this order.
 enum Modifier : int {
@@ -40,11 +47,13 @@ enum Modifier : int {
 
 enum HardwareRegister : int { kMode = 1, kSchedulingMode = 26, kClusterStatus = 28 };
 
-// A scaled or plain matrix operation whose registers are still in use, counted in vector instructions.
+// A scaled or plain matrix operation whose registers are still in use, counted in vector
+// instructions.
 struct RecentMatrix {
   RegisterRange d, a, b;
   uint64_t issued;  // the count of vector instructions then
-  int to_matrix;    // vector instructions that must lie between it and a matrix operation reading D as A or B
+  int to_matrix;    // vector instructions that must lie between it and a matrix operation reading D
+                    // as A or B
   int to_vector;    // ... and a vector instruction that reads D or writes D, A or B
   uint32_t pc;
 };
@@ -55,8 +64,9 @@ struct State : ArchitectureState {
   uint64_t vector_issued = 0;
   std::vector<RecentMatrix> recent;
 
-  // Expert scheduling: which results are written and which sources read for certain. Each pipe is in order, the pipes are
-  // not in order with one another; so after a wait that leaves n outstanding, all but the last n of a pipe are proven.
+  // Expert scheduling: which results are written and which sources read for certain. Each pipe is
+  // in order, the pipes are not in order with one another; so after a wait that leaves n
+  // outstanding, all but the last n of a pipe are proven.
   enum VectorPipe : uint8_t { kMainPipe, kTranscendentalPipe, kMatrixPipe, kVectorPipes };
   enum MemoryPipe : uint8_t { kLocalPipe, kGlobalPipe, kMemoryPipes };
   struct Progress {
@@ -71,7 +81,8 @@ struct State : ArchitectureState {
   };
   std::array<Progress, kVectorPipes> vector_results;
   std::array<Progress, kMemoryPipes> memory_reads;
-  std::array<Stamp, kMaxVectorRegisters> last_vector_write{}, last_vector_read{}, last_memory_read{};
+  std::array<Stamp, kMaxVectorRegisters> last_vector_write{}, last_vector_read{},
+      last_memory_read{};
 
   bool expert() const { return hardware_registers[kSchedulingMode] & 2; }
 };

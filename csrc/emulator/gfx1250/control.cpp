@@ -6,7 +6,8 @@ namespace mxgemm::emulator::gfx1250 {
 namespace {
 
 constexpr int kWorkgroupBarrier = -1, kClusterBarrier = -3;
-constexpr uint32_t kAllowedModeBits = 1u << 25;  // replay for address translation: no effect on results
+constexpr uint32_t kAllowedModeBits =
+    1u << 25;  // replay for address translation: no effect on results
 
 void nothing(Wave&, const Instruction&) {}
 
@@ -16,7 +17,8 @@ void wait_counter(Wave& wave, const Instruction& i) {
 }
 
 template <int first, int second>
-void wait_two_counters(Wave& wave, const Instruction& i) {  // loads or stores in [13:8], LDS in [5:0]
+void wait_two_counters(Wave& wave,
+                       const Instruction& i) {  // loads or stores in [13:8], LDS in [5:0]
   wave.wait(first, uint32_t(i.op(0).value >> 8) & 63);
   wave.wait(second, uint32_t(i.op(0).value) & 63);
 }
@@ -38,7 +40,9 @@ int barrier_slot(const Instruction& i) {
   const int id = int16_t(i.op(0).value);
   if (i.op(0).kind == Kind::kConstant && id == kWorkgroupBarrier) return 0;
   if (i.op(0).kind == Kind::kConstant && id == kClusterBarrier) return 1;
-  throw Fault("unsupported", format("barrier %d: only the workgroup's (-1) and the cluster's (-3) are emulated", id));
+  throw Fault(
+      "unsupported",
+      format("barrier %d: only the workgroup's (-1) and the cluster's (-3) are emulated", id));
 }
 
 void call_barrier_hook(Wave& wave, const Instruction& i) {
@@ -69,7 +73,8 @@ Field field(uint64_t immediate) {
 
 void write_field(Wave& wave, Field f, uint32_t value) {
   if (f.id == kMode && (f.mask() << f.offset & ~kAllowedModeBits))
-    throw Fault("unsupported", format("s_setreg of MODE bits [%d:%d]", f.offset + f.size - 1, f.offset));
+    throw Fault("unsupported",
+                format("s_setreg of MODE bits [%d:%d]", f.offset + f.size - 1, f.offset));
   uint32_t& target = state(wave).hardware_registers[f.id];
   target = (target & ~(f.mask() << f.offset)) | (value & f.mask()) << f.offset;
 }
@@ -104,8 +109,11 @@ void wait_alu(Wave& wave, const Instruction& i) {
 }  // namespace
 
 void add_control(OperationTable& table) {
-  const auto add = [&](const char* name, Execute execute) { table.add({name, Unit::kControl, execute}); };
-  for (const char* hint : {"s_nop", "s_delay_alu", "s_clause", "s_wait_xcnt", "s_sleep", "s_setprio"})
+  const auto add = [&](const char* name, Execute execute) {
+    table.add({name, Unit::kControl, execute});
+  };
+  for (const char* hint :
+       {"s_nop", "s_delay_alu", "s_clause", "s_wait_xcnt", "s_sleep", "s_setprio"})
     add(hint, nothing);
   add("s_wait_loadcnt", wait_counter<kLoadCount>);
   add("s_wait_storecnt", wait_counter<kStoreCount>);

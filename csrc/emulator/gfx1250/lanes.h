@@ -9,7 +9,8 @@
 
 namespace mxgemm::emulator::gfx1250 {
 
-// One lane's sources as pointers for operand `i`: the register itself, or `buffer` filled with the broadcast value.
+// One lane's sources as pointers for operand `i`: the register itself, or `buffer` filled with the
+// broadcast value.
 const uint32_t* fetch(Wave& wave, const Operand& operand, uint32_t* buffer);
 
 // Writes `values` to the lanes that EXEC enables.
@@ -38,20 +39,28 @@ void each_lane(uint32_t* d, const uint32_t* a, const uint32_t* b, const uint32_t
   for (int i = 0; i < kLanes; ++i) d[i] = to_bits(F{}(from_bits<A>(a[i]), from_bits<B>(b[i])));
 }
 template <class F, class R, class A, class B, class C>
-void each_lane(uint32_t* d, const uint32_t* a, const uint32_t* b, const uint32_t* c, R (*)(A, B, C)) {
-  for (int i = 0; i < kLanes; ++i) d[i] = to_bits(F{}(from_bits<A>(a[i]), from_bits<B>(b[i]), from_bits<C>(c[i])));
+void each_lane(uint32_t* d, const uint32_t* a, const uint32_t* b, const uint32_t* c,
+               R (*)(A, B, C)) {
+  for (int i = 0; i < kLanes; ++i)
+    d[i] = to_bits(F{}(from_bits<A>(a[i]), from_bits<B>(b[i]), from_bits<C>(c[i])));
 }
 
 template <class F>
-void lanes_of(uint32_t* d, const uint32_t* a, const uint32_t* b, const uint32_t* c, const Instruction&) {
+void lanes_of(uint32_t* d, const uint32_t* a, const uint32_t* b, const uint32_t* c,
+              const Instruction&) {
   each_lane<F>(d, a, b, c, +F{});
 }
 
-enum LaneKind { kInteger, kFloating, kTranscendental };  // the latter two allow source negation and absolute value
+enum LaneKind {
+  kInteger,
+  kFloating,
+  kTranscendental
+};  // the latter two allow source negation and absolute value
 
 template <class F>
 void add_lanes(OperationTable& table, const char* name, F, LaneKind kind = kInteger) {
-  table.add({name, Unit::kVector, execute_lanes, lanes_of<F>, kind != kInteger, kind == kTranscendental});
+  table.add(
+      {name, Unit::kVector, execute_lanes, lanes_of<F>, kind != kInteger, kind == kTranscendental});
 }
 
 }  // namespace mxgemm::emulator::gfx1250

@@ -17,10 +17,10 @@ constexpr u32 kBanks = 64, kBankBytes = 4, kPassBytes = kBanks * kBankBytes;
 
 // How an instruction's bytes map to registers.
 struct Shape {
-  int bytes;       // per lane and address
-  int addresses;   // 1 or 2
-  int offset_unit; // bytes that one step of offset0/1 means
-  bool sign;       // of a value narrower than a register
+  int bytes;        // per lane and address
+  int addresses;    // 1 or 2
+  int offset_unit;  // bytes that one step of offset0/1 means
+  bool sign;        // of a value narrower than a register
 };
 
 class LocalAccess : public AsyncOperation {
@@ -79,13 +79,15 @@ void LocalAccess::perform(Wave& wave) {
         continue;
       }
       std::memcpy(value, lds + address[a][lane], size_t(shape.bytes));
-      if (shape.sign) value[0] = u32(int32_t(value[0] << (32 - 8 * shape.bytes)) >> (32 - 8 * shape.bytes));
+      if (shape.sign)
+        value[0] = u32(int32_t(value[0] << (32 - 8 * shape.bytes)) >> (32 - 8 * shape.bytes));
       for (int w = 0; w < words; ++w) wave.vector(first + a * words + w)[lane] = value[w];
     }
   if (!is_store) wave.mark_vector_written(first, count, exec);
 }
 
-// Passes of the LDS pipe: in each, the lanes that fill 256 bytes; every further dword in one bank costs one more.
+// Passes of the LDS pipe: in each, the lanes that fill 256 bytes; every further dword in one bank
+// costs one more.
 struct Conflicts {
   u32 pattern[kLanes];
   u32 exec = 0;
@@ -94,7 +96,8 @@ struct Conflicts {
 };
 
 void measure(Conflicts& c) {
-  const u32 words = u32(c.bytes + 3) / 4, lanes_per_pass = std::max<u32>(1, std::min<u32>(kLanes, kBanks / words));
+  const u32 words = u32(c.bytes + 3) / 4,
+            lanes_per_pass = std::max<u32>(1, std::min<u32>(kLanes, kBanks / words));
   c.cycles = c.extra = 0;
   for (u32 first = 0; first < kLanes; first += lanes_per_pass) {
     u32 seen[kBanks][kLanes], depth[kBanks] = {}, deepest = 0;
@@ -102,7 +105,8 @@ void measure(Conflicts& c) {
       if (!(c.exec >> lane & 1)) continue;
       for (u32 w = 0; w < words; ++w) {
         const u32 dword = c.pattern[lane] / kBankBytes + w, bank = dword % kBanks;
-        if (std::find(seen[bank], seen[bank] + depth[bank], dword) != seen[bank] + depth[bank]) continue;
+        if (std::find(seen[bank], seen[bank] + depth[bank], dword) != seen[bank] + depth[bank])
+          continue;
         seen[bank][depth[bank]++] = dword;
         deepest = std::max(deepest, depth[bank]);
       }
@@ -113,7 +117,8 @@ void measure(Conflicts& c) {
   }
 }
 
-// The pattern of one instruction seldom changes but for a multiple of 256 bytes, so its cost is remembered.
+// The pattern of one instruction seldom changes but for a multiple of 256 bytes, so its cost is
+// remembered.
 void count(Wave& wave, const Instruction& i, const LocalAccess& access) {
   Counters& counters = wave.workgroup.cluster.counters;
   const uint64_t bytes =
@@ -125,7 +130,8 @@ void count(Wave& wave, const Instruction& i, const LocalAccess& access) {
   for (int a = 0; a < access.shape.addresses; ++a) {
     const u32 base = access.address[a][__builtin_ctz(access.exec)] & ~(kPassBytes - 1);
     u32 pattern[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) pattern[lane] = access.exec >> lane & 1 ? access.address[a][lane] - base : 0;
+    for (int lane = 0; lane < kLanes; ++lane)
+      pattern[lane] = access.exec >> lane & 1 ? access.address[a][lane] - base : 0;
     if (remembered.exec != access.exec || remembered.bytes != access.shape.bytes ||
         std::memcmp(remembered.pattern, pattern, sizeof pattern) != 0) {
       std::memcpy(remembered.pattern, pattern, sizeof pattern);
@@ -138,8 +144,8 @@ void count(Wave& wave, const Instruction& i, const LocalAccess& access) {
   }
 }
 
-void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& address, const Operand* destination,
-           const Operand* const* sources) {
+void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& address,
+           const Operand* destination, const Operand* const* sources) {
   LocalAccess* access = LocalAccess::take();
   access->instruction = &i;
   access->shape = shape;
@@ -160,8 +166,9 @@ void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& 
       const uint64_t at = uint64_t(lane_address[lane]) + offset;
       if (at + u32(shape.bytes) > wave.workgroup.lds.size()) {
         access->recycle();
-        throw Fault("access", format("LDS access of %d bytes at 0x%llx by lane %d, the workgroup has 0x%zx", shape.bytes,
-                                     (unsigned long long)at, lane, wave.workgroup.lds.size()));
+        throw Fault("access",
+                    format("LDS access of %d bytes at 0x%llx by lane %d, the workgroup has 0x%zx",
+                           shape.bytes, (unsigned long long)at, lane, wave.workgroup.lds.size()));
       }
       access->address[a][lane] = u32(at);
       lowest = std::min(lowest, u32(at));
@@ -174,7 +181,8 @@ void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& 
     const int words = (shape.bytes + 3) / 4;
     for (int a = 0; a < shape.addresses; ++a)
       for (int w = 0; w < words; ++w)
-        std::memcpy(access->data[a * words + w], wave.vector(sources[a]->index + w), sizeof access->data[0]);
+        std::memcpy(access->data[a * words + w], wave.vector(sources[a]->index + w),
+                    sizeof access->data[0]);
   }
   count(wave, i, *access);
   wave.issue(kLocalCount, access);
@@ -194,7 +202,9 @@ void store(Wave& wave, const Instruction& i) {
 }  // namespace
 
 void add_local(OperationTable& table) {
-  const auto add = [&](const char* name, Execute execute) { table.add({name, Unit::kLocal, execute}); };
+  const auto add = [&](const char* name, Execute execute) {
+    table.add({name, Unit::kLocal, execute});
+  };
   add("ds_load_u8", load<1, 1, 1, false>);
   add("ds_load_i8", load<1, 1, 1, true>);
   add("ds_load_u16", load<2, 1, 1, false>);

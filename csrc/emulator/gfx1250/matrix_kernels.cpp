@@ -19,10 +19,12 @@ constexpr int kVector = 8, kVectors = kRows / kVector;
 
 MXGEMM_CLONES void unpack_fp4(const uint32_t* words, int stride, float (*out)[kRows]) {
   // FP32 bits of 0, 0.5, 1, 1.5, 2, 3, 4, 6.
-  const Words table = {0, 0x3F000000, 0x3F800000, 0x3FC00000, 0x40000000, 0x40400000, 0x40800000, 0x40C00000};
+  const Words table = {0,          0x3F000000, 0x3F800000, 0x3FC00000,
+                       0x40000000, 0x40400000, 0x40800000, 0x40C00000};
   for (int word = 0; word < 4; ++word)
     for (int half = 0; half < kVectors; ++half) {
-      Words codes = *reinterpret_cast<const UnalignedWords*>(words + word * stride + half * kVector);
+      Words codes =
+          *reinterpret_cast<const UnalignedWords*>(words + word * stride + half * kVector);
       for (int p = 0; p < 8; ++p, codes >>= 4) {
         auto* value = reinterpret_cast<Words*>(out[word * 8 + p] + half * kVector);
         *value = __builtin_shuffle(table, codes & 7) | (codes & 8) << 28;
@@ -30,7 +32,8 @@ MXGEMM_CLONES void unpack_fp4(const uint32_t* words, int stride, float (*out)[kR
     }
 }
 
-MXGEMM_CLONES void multiply(const Tile& a, const Tile& b, int first, int last, float (*sum)[kRows]) {
+MXGEMM_CLONES void multiply(const Tile& a, const Tile& b, int first, int last,
+                            float (*sum)[kRows]) {
   constexpr int kStep = 4;
   for (int m = 0; m < kRows; m += kStep) {
     Floats acc[kStep][kVectors] = {};
@@ -44,7 +47,8 @@ MXGEMM_CLONES void multiply(const Tile& a, const Tile& b, int first, int last, f
 #pragma GCC unroll 4
     for (int s = 0; s < kStep; ++s)
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) reinterpret_cast<UnalignedFloats*>(sum[m + s])[v] = acc[s][v];
+      for (int v = 0; v < kVectors; ++v)
+        reinterpret_cast<UnalignedFloats*>(sum[m + s])[v] = acc[s][v];
   }
 }
 

@@ -13,7 +13,8 @@ using u64 = uint64_t;
 
 constexpr int kMaxWords = 4;
 
-// ------------------------------------------------------------------------------------------------ scalar loads
+// ------------------------------------------------------------------------------------------------
+// scalar loads
 
 class ScalarLoad : public AsyncOperation {
  public:
@@ -33,7 +34,8 @@ class ScalarLoad : public AsyncOperation {
 };
 
 template <int bytes, bool sign>
-void scalar_load(Wave& wave, const Instruction& i) {  // D, base pair, offset register or constant, plus offset
+void scalar_load(Wave& wave,
+                 const Instruction& i) {  // D, base pair, offset register or constant, plus offset
   auto* load = new ScalarLoad;
   load->instruction = &i;
   load->file = Kind::kScalar;
@@ -41,11 +43,13 @@ void scalar_load(Wave& wave, const Instruction& i) {  // D, base pair, offset re
   load->count = (bytes + 3) / 4;
   load->bytes = bytes;
   load->sign = sign;
-  load->address = wave.scalar64(i.op(1).index) + wave.source(i.op(2), false) + u64(i.modifier[kOffset0]);
+  load->address =
+      wave.scalar64(i.op(1).index) + wave.source(i.op(2), false) + u64(i.modifier[kOffset0]);
   wave.issue(kScalarMemoryCount, load);
 }
 
-// ------------------------------------------------------------------------------------------------ global memory
+// ------------------------------------------------------------------------------------------------
+// global memory
 
 class GlobalAccess : public AsyncOperation {
  public:
@@ -66,7 +70,8 @@ class GlobalAccess : public AsyncOperation {
       for (int w = 0; w < words; ++w) wave.vector(first + w)[lane] = value[w];
     }
     const u64 moved = u64(bytes) * __builtin_popcount(exec);
-    (is_store ? cluster.counters.global_written_bytes : cluster.counters.global_read_bytes) += moved;
+    (is_store ? cluster.counters.global_written_bytes : cluster.counters.global_read_bytes) +=
+        moved;
     if (!is_store) wave.mark_vector_written(first, count, exec);
   }
   bool is_store = false, sign = false;
@@ -77,16 +82,17 @@ class GlobalAccess : public AsyncOperation {
 };
 
 // vaddr: a 64-bit address pair, or a 32-bit offset when a scalar base is given.
-void global_addresses(Wave& wave, const Instruction& i, const Operand& vaddr, const Operand& saddr, int bytes,
-                      u64* address) {
+void global_addresses(Wave& wave, const Instruction& i, const Operand& vaddr, const Operand& saddr,
+                      int bytes, u64* address) {
   const u32* low = wave.vector(vaddr.index);
   const int64_t offset = i.modifier[kOffset0];
   const bool based = saddr.kind == Kind::kScalar;
   const u64 base = based ? wave.scalar64(saddr.index) : 0;
   const int64_t step = i.modifier[kScaleOffset] ? bytes : 1;
   for (int lane = 0; lane < kLanes; ++lane)
-    address[lane] = based ? base + u64(int64_t(int32_t(low[lane])) * step + offset)
-                          : (low[lane] | u64(wave.vector(vaddr.index + 1)[lane]) << 32) + u64(offset);
+    address[lane] = based
+                        ? base + u64(int64_t(int32_t(low[lane])) * step + offset)
+                        : (low[lane] | u64(wave.vector(vaddr.index + 1)[lane]) << 32) + u64(offset);
 }
 
 template <int bytes, bool sign>
@@ -118,7 +124,8 @@ void global_store(Wave& wave, const Instruction& i) {
   wave.issue(kStoreCount, access);
 }
 
-// ------------------------------------------------------------------------------------------------ scratch (spills)
+// ------------------------------------------------------------------------------------------------
+// scratch (spills)
 
 class ScratchAccess : public AsyncOperation {
  public:
@@ -141,7 +148,8 @@ class ScratchAccess : public AsyncOperation {
   u32 data[kMaxWords][kLanes];
 };
 
-ScratchAccess* scratch_access(Wave& wave, const Instruction& i, const Operand& vaddr, const Operand& saddr, int words) {
+ScratchAccess* scratch_access(Wave& wave, const Instruction& i, const Operand& vaddr,
+                              const Operand& saddr, int words) {
   if (vaddr.kind == Kind::kVector)
     throw Fault("unsupported", "scratch access with a vector address");
   auto* access = new ScratchAccess;
@@ -150,11 +158,12 @@ ScratchAccess* scratch_access(Wave& wave, const Instruction& i, const Operand& v
   access->active = access->exec = wave.scalars[kExec];
   access->sequence = state(wave).memory_reads[State::kGlobalPipe].issued;
   access->lane_bytes = wave.workgroup.cluster.settings.scratch_bytes;
-  const int64_t offset = i.modifier[kOffset0] + (saddr.kind == Kind::kScalar ? wave.scalars[saddr.index] : 0);
+  const int64_t offset =
+      i.modifier[kOffset0] + (saddr.kind == Kind::kScalar ? wave.scalars[saddr.index] : 0);
   if (offset < 0 || offset + 4 * words > access->lane_bytes) {
     delete access;
-    throw Fault("access", format("scratch access of %d bytes at %lld, a lane has %u", 4 * words, (long long)offset,
-                                 wave.workgroup.cluster.settings.scratch_bytes));
+    throw Fault("access", format("scratch access of %d bytes at %lld, a lane has %u", 4 * words,
+                                 (long long)offset, wave.workgroup.cluster.settings.scratch_bytes));
   }
   access->offset = u32(offset);
   return access;
@@ -183,7 +192,9 @@ void nothing(Wave&, const Instruction&) {}
 }  // namespace
 
 void add_memory(OperationTable& table) {
-  const auto scalar = [&](const char* name, Execute execute) { table.add({name, Unit::kScalarMemory, execute}); };
+  const auto scalar = [&](const char* name, Execute execute) {
+    table.add({name, Unit::kScalarMemory, execute});
+  };
   scalar("s_load_b32", scalar_load<4, false>);
   scalar("s_load_b64", scalar_load<8, false>);
   scalar("s_load_b96", scalar_load<12, false>);
@@ -194,7 +205,9 @@ void add_memory(OperationTable& table) {
   scalar("s_load_i8", scalar_load<1, true>);
   scalar("s_load_u16", scalar_load<2, false>);
   scalar("s_load_i16", scalar_load<2, true>);
-  const auto global = [&](const char* name, Execute execute) { table.add({name, Unit::kGlobal, execute}); };
+  const auto global = [&](const char* name, Execute execute) {
+    table.add({name, Unit::kGlobal, execute});
+  };
   global("global_load_u8", global_load<1, false>);
   global("global_load_i8", global_load<1, true>);
   global("global_load_u16", global_load<2, false>);

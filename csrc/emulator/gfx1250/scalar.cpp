@@ -1,4 +1,5 @@
-// Scalar arithmetic: one lambda per instruction. Parameter types give the operand widths; `Scc&` is the condition code.
+// Scalar arithmetic: one lambda per instruction. Parameter types give the operand widths; `Scc&` is
+// the condition code.
 #include <type_traits>
 #include <utility>
 
@@ -90,8 +91,15 @@ void add(OperationTable& table, const std::string& name, F) {
 }
 
 void add_arithmetic(OperationTable& t) {
-  add(t, "s_add_co_u32", [](Scc c, u32 a, u32 b) { u32 r = a + b; c.value = r < a; return r; });
-  add(t, "s_sub_co_u32", [](Scc c, u32 a, u32 b) { c.value = b > a; return a - b; });
+  add(t, "s_add_co_u32", [](Scc c, u32 a, u32 b) {
+    u32 r = a + b;
+    c.value = r < a;
+    return r;
+  });
+  add(t, "s_sub_co_u32", [](Scc c, u32 a, u32 b) {
+    c.value = b > a;
+    return a - b;
+  });
   add(t, "s_add_co_i32", [](Scc c, i32 a, i32 b) { return add_signed(c, a, b); });
   add(t, "s_sub_co_i32", [](Scc c, i32 a, i32 b) { return subtract_signed(c, a, b); });
   add(t, "s_add_co_ci_u32", [](Scc c, u32 a, u32 b) {
@@ -111,10 +119,22 @@ void add_arithmetic(OperationTable& t) {
   add(t, "s_mul_i32", [](Scc, u32 a, u32 b) { return a * b; });
   add(t, "s_mul_hi_u32", [](Scc, u32 a, u32 b) { return u32(u64(a) * b >> 32); });
   add(t, "s_mul_hi_i32", [](Scc, i32 a, i32 b) { return i32(i64(a) * b >> 32); });
-  add(t, "s_max_i32", [](Scc c, i32 a, i32 b) { c.value = a >= b; return c.value ? a : b; });
-  add(t, "s_max_u32", [](Scc c, u32 a, u32 b) { c.value = a >= b; return c.value ? a : b; });
-  add(t, "s_min_i32", [](Scc c, i32 a, i32 b) { c.value = a < b; return c.value ? a : b; });
-  add(t, "s_min_u32", [](Scc c, u32 a, u32 b) { c.value = a < b; return c.value ? a : b; });
+  add(t, "s_max_i32", [](Scc c, i32 a, i32 b) {
+    c.value = a >= b;
+    return c.value ? a : b;
+  });
+  add(t, "s_max_u32", [](Scc c, u32 a, u32 b) {
+    c.value = a >= b;
+    return c.value ? a : b;
+  });
+  add(t, "s_min_i32", [](Scc c, i32 a, i32 b) {
+    c.value = a < b;
+    return c.value ? a : b;
+  });
+  add(t, "s_min_u32", [](Scc c, u32 a, u32 b) {
+    c.value = a < b;
+    return c.value ? a : b;
+  });
   add(t, "s_abs_i32", [](Scc c, i32 a) { return c.nonzero(a < 0 ? i32(-u32(a)) : a); });
   add(t, "s_mulk_i32", [](Scc, i32 k, u32 old) { return old * u32(k); });
   add(t, "s_addk_co_i32", [](Scc c, i32 k, i32 old) { return add_signed(c, old, k); });
@@ -123,9 +143,21 @@ void add_arithmetic(OperationTable& t) {
     c.value = r >> 32;
     return u32(r);
   });
-  add(t, "s_lshl2_add_u32", [](Scc c, u32 a, u32 b) { const u64 r = (u64(a) << 2) + b; c.value = r >> 32; return u32(r); });
-  add(t, "s_lshl3_add_u32", [](Scc c, u32 a, u32 b) { const u64 r = (u64(a) << 3) + b; c.value = r >> 32; return u32(r); });
-  add(t, "s_lshl4_add_u32", [](Scc c, u32 a, u32 b) { const u64 r = (u64(a) << 4) + b; c.value = r >> 32; return u32(r); });
+  add(t, "s_lshl2_add_u32", [](Scc c, u32 a, u32 b) {
+    const u64 r = (u64(a) << 2) + b;
+    c.value = r >> 32;
+    return u32(r);
+  });
+  add(t, "s_lshl3_add_u32", [](Scc c, u32 a, u32 b) {
+    const u64 r = (u64(a) << 3) + b;
+    c.value = r >> 32;
+    return u32(r);
+  });
+  add(t, "s_lshl4_add_u32", [](Scc c, u32 a, u32 b) {
+    const u64 r = (u64(a) << 4) + b;
+    c.value = r >> 32;
+    return u32(r);
+  });
 }
 
 void add_moves(OperationTable& t) {

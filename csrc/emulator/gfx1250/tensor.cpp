@@ -1,9 +1,11 @@
-// Tensor data mover: tiles of up to five dimensions between global memory and LDS, described in scalar registers.
+// Tensor data mover: tiles of up to five dimensions between global memory and LDS, described in
+// scalar registers.
 //
-// The tile's elements fill LDS densely, first dimension fastest; a load may skip some LDS bytes after every so many written.
-// A coordinate at or past its tensor extent (which counts from the tile's start) loads as zero and is not stored. Every
-// dimension of the tile beyond the first may be given as 0, which means 1. With a workgroup mask the named members of the
-// cluster are expected to make the same request: each gets its own data by its own request, and its own wait covers it.
+// The tile's elements fill LDS densely, first dimension fastest; a load may skip some LDS bytes
+// after every so many written. A coordinate at or past its tensor extent (which counts from the
+// tile's start) loads as zero and is not stored. Every dimension of the tile beyond the first may
+// be given as 0, which means 1. With a workgroup mask the named members of the cluster are expected
+// to make the same request: each gets its own data by its own request, and its own wait covers it.
 // Source: CDNA5 ISA guide, section on tensor data movement.
 #include <algorithm>
 #include <cstring>
@@ -29,7 +31,8 @@ class Bits {
   }
   u64 get(int low, int count) const {
     u64 value = 0;
-    for (int i = count - 1; i >= 0; --i) value = value << 1 | (words_[(low + i) / 32] >> ((low + i) % 32) & 1);
+    for (int i = count - 1; i >= 0; --i)
+      value = value << 1 | (words_[(low + i) / 32] >> ((low + i) % 32) & 1);
     return value;
   }
 
@@ -41,17 +44,18 @@ struct Descriptor {
   bool valid, gather, iterate, pad;
   u32 lds, element_bytes, workgroup_mask;
   u64 global;
-  u32 pad_interval, pad_amount;          // bytes
-  u64 extent[kDimensions];               // of the tensor from the tile's start
+  u32 pad_interval, pad_amount;  // bytes
+  u64 extent[kDimensions];       // of the tensor from the tile's start
   u32 tile[kDimensions];
-  u64 stride[kDimensions];               // elements; [0] is 1
+  u64 stride[kDimensions];  // elements; [0] is 1
   u32 repeats;
-  u64 lds_step, global_step;             // elements, per repeat
-  std::vector<u64> rows;                 // gather: row numbers
+  u64 lds_step, global_step;  // elements, per repeat
+  std::vector<u64> rows;      // gather: row numbers
 };
 
 Descriptor parse(const Wave& wave, const Instruction& i) {
-  const Bits g0(wave, &i.op(0)), g1(wave, &i.op(1)), g2(wave, i.num_operands > 2 ? &i.op(2) : nullptr),
+  const Bits g0(wave, &i.op(0)), g1(wave, &i.op(1)),
+      g2(wave, i.num_operands > 2 ? &i.op(2) : nullptr),
       g3(wave, i.num_operands > 3 ? &i.op(3) : nullptr);
   Descriptor d{};
   d.valid = g0.get(0, 2) == kValid;
@@ -81,7 +85,8 @@ Descriptor parse(const Wave& wave, const Instruction& i) {
     const bool wide = g0.get(30, 1);
     const u32 most = wide ? 8 : 16, width = wide ? 32 : 16, per_group = most / 2;
     if (d.tile[1] > most)
-      throw Fault("descriptor", format("gather of %u rows, at most %u fit the descriptor", d.tile[1], most));
+      throw Fault("descriptor",
+                  format("gather of %u rows, at most %u fit the descriptor", d.tile[1], most));
     for (u32 n = 0; n < d.tile[1]; ++n)
       d.rows.push_back((n < per_group ? g2 : g3).get(int(n % per_group * width), int(width)));
     d.tile[2] = 0;
@@ -128,7 +133,8 @@ class TensorTransfer : public AsyncOperation {
   std::vector<Piece> pieces_;
 };
 
-void TensorTransfer::add_run(const Descriptor& d, u32 lds, u64 written, u64 bytes, u64 global, bool inside) {
+void TensorTransfer::add_run(const Descriptor& d, u32 lds, u64 written, u64 bytes, u64 global,
+                             bool inside) {
   const bool pad = load_ && d.pad;
   while (bytes) {
     const u64 run = pad ? std::min<u64>(bytes, d.pad_interval - written % d.pad_interval) : bytes;
@@ -176,12 +182,14 @@ void TensorTransfer::plan_tile(const Descriptor& d, u32 lds, u64 global) {
 
 void TensorTransfer::plan(const Descriptor& d, bool load) {
   load_ = load;
-  if (!d.valid || d.tile[0] == 0 || (d.gather && d.rows.empty())) return;  // nothing moves, still counted
+  if (!d.valid || d.tile[0] == 0 || (d.gather && d.rows.empty()))
+    return;  // nothing moves, still counted
   if (load && d.pad && (u64(d.tile[0]) * d.element_bytes) % 4)
     throw Fault("descriptor", format("padding needs rows of whole dwords, got %llu bytes",
                                      (unsigned long long)(u64(d.tile[0]) * d.element_bytes)));
   for (u32 n = 0; n < d.repeats; ++n)
-    plan_tile(d, d.lds + u32(n * d.lds_step * d.element_bytes), d.global + n * d.global_step * d.element_bytes);
+    plan_tile(d, d.lds + u32(n * d.lds_step * d.element_bytes),
+              d.global + n * d.global_step * d.element_bytes);
   lds_reads = !load && !pieces_.empty();
   lds_writes = load && !pieces_.empty();
   lds_first = ~0u;
@@ -200,8 +208,9 @@ u64 TensorTransfer::bytes_inside() const {
 void TensorTransfer::check_bounds(const Workgroup& workgroup) const {
   for (const Piece& piece : pieces_)
     if (u64(piece.lds) + piece.bytes > workgroup.lds.size())
-      throw Fault("access", format("tensor transfer of %u LDS bytes at 0x%x, the workgroup has 0x%zx", piece.bytes,
-                                   piece.lds, workgroup.lds.size()),
+      throw Fault("access",
+                  format("tensor transfer of %u LDS bytes at 0x%x, the workgroup has 0x%zx",
+                         piece.bytes, piece.lds, workgroup.lds.size()),
                   format("LDS bytes [0x%x, 0x%x)", piece.lds, piece.lds + piece.bytes));
 }
 
@@ -223,12 +232,15 @@ void check_mask(const Wave& wave, const Descriptor& d) {
   if (d.workgroup_mask == 0) return;
   const size_t members = cluster.workgroups.size();
   const size_t self = wave.workgroup.first_wave / wave.workgroup.waves.size();
-  if (members == 1) throw Fault("descriptor", "workgroup mask must be 0 outside a cluster",
-                                format("mask 0x%x", d.workgroup_mask));
-  if (d.workgroup_mask >> members || !(d.workgroup_mask >> self & 1))
-    throw Fault("descriptor", format("workgroup mask must name the requester (%zu) and members of the cluster (%zu) only",
-                                     self, members),
+  if (members == 1)
+    throw Fault("descriptor", "workgroup mask must be 0 outside a cluster",
                 format("mask 0x%x", d.workgroup_mask));
+  if (d.workgroup_mask >> members || !(d.workgroup_mask >> self & 1))
+    throw Fault(
+        "descriptor",
+        format("workgroup mask must name the requester (%zu) and members of the cluster (%zu) only",
+               self, members),
+        format("mask 0x%x", d.workgroup_mask));
 }
 
 template <bool load>
@@ -240,7 +252,8 @@ void transfer(Wave& wave, const Instruction& i) {
   operation->instruction = &i;
   operation->plan(d, load);
   operation->check_bounds(wave.workgroup);
-  (load ? cluster.counters.tensor_load_bytes : cluster.counters.tensor_store_bytes) += operation->bytes_inside();
+  (load ? cluster.counters.tensor_load_bytes : cluster.counters.tensor_store_bytes) +=
+      operation->bytes_inside();
   if (cluster.hooks && cluster.hooks->transfer) cluster.hooks->transfer(wave, i);
   TensorTransfer* issued = operation.release();
   // The destination is undefined from issue on; an early transfer overwrites the poison at once.

@@ -1,4 +1,5 @@
-// Vector arithmetic. Most instructions are one lambda on one lane; those that cross lanes or are 64 bits wide follow below.
+// Vector arithmetic. Most instructions are one lambda on one lane; those that cross lanes or are 64
+// bits wide follow below.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -47,7 +48,8 @@ namespace {
 void compute(Wave& wave, const Instruction& i, u32* result) {
   u32 buffers[3][kLanes];
   const u32* sources[3] = {buffers[0], buffers[1], buffers[2]};
-  for (int n = 1; n < i.num_operands && n <= 3; ++n) sources[n - 1] = fetch(wave, i.op(n), buffers[n - 1]);
+  for (int n = 1; n < i.num_operands && n <= 3; ++n)
+    sources[n - 1] = fetch(wave, i.op(n), buffers[n - 1]);
   i.operation->lanes(result, sources[0], sources[1], sources[2], i);
 }
 
@@ -92,7 +94,9 @@ void add_integer(OperationTable& t) {
   add_lanes(t, "v_min_u32", [](u32 a, u32 b) { return std::min(a, b); });
   add_lanes(t, "v_max_i32", [](i32 a, i32 b) { return std::max(a, b); });
   add_lanes(t, "v_min_i32", [](i32 a, i32 b) { return std::min(a, b); });
-  add_lanes(t, "v_med3_i32", [](i32 a, i32 b, i32 c) { return std::max(std::min(a, b), std::min(std::max(a, b), c)); });
+  add_lanes(t, "v_med3_i32", [](i32 a, i32 b, i32 c) {
+    return std::max(std::min(a, b), std::min(std::max(a, b), c));
+  });
   add_lanes(t, "v_lshl_add_u32", [](u32 a, u32 b, u32 c) { return (a << shift(b)) + c; });
   add_lanes(t, "v_add_lshl_u32", [](u32 a, u32 b, u32 c) { return (a + b) << shift(c); });
   add_lanes(t, "v_lshl_or_b32", [](u32 a, u32 b, u32 c) { return a << shift(b) | c; });
@@ -105,13 +109,16 @@ void add_integer(OperationTable& t) {
   add_lanes(t, "v_mad_u32_u24", [](u32 a, u32 b, u32 c) { return u24(a) * u24(b) + c; });
   add_lanes(t, "v_mad_i32_i24", [](u32 a, u32 b, u32 c) { return u32(i24(a)) * u32(i24(b)) + c; });
   add_lanes(t, "v_bfi_b32", [](u32 a, u32 b, u32 c) { return (a & b) | (~a & c); });
-  add_lanes(t, "v_bfe_u32", [](u32 a, u32 b, u32 c) { return a >> shift(b) & ((1u << shift(c)) - 1); });
+  add_lanes(t, "v_bfe_u32",
+            [](u32 a, u32 b, u32 c) { return a >> shift(b) & ((1u << shift(c)) - 1); });
   add_lanes(t, "v_bfe_i32", [](u32 a, u32 b, u32 c) {
     const u32 width = shift(c), field = a >> shift(b);
     return width ? u32(i32(field << (32 - width)) >> (32 - width)) : 0u;
   });
-  add_lanes(t, "v_alignbit_b32", [](u32 a, u32 b, u32 c) { return u32((u64(a) << 32 | b) >> shift(c)); });
-  add_lanes(t, "v_alignbyte_b32", [](u32 a, u32 b, u32 c) { return u32((u64(a) << 32 | b) >> 8 * (c & 3)); });
+  add_lanes(t, "v_alignbit_b32",
+            [](u32 a, u32 b, u32 c) { return u32((u64(a) << 32 | b) >> shift(c)); });
+  add_lanes(t, "v_alignbyte_b32",
+            [](u32 a, u32 b, u32 c) { return u32((u64(a) << 32 | b) >> 8 * (c & 3)); });
   add_lanes(t, "v_perm_b32", [](u32 a, u32 b, u32 c) { return permute_bytes(a, b, c); });
 }
 
@@ -121,31 +128,61 @@ void add_floating(OperationTable& t) {
   add_lanes(t, "v_subrev_f32", [](float a, float b) { return b - a; }, kFloating);
   add_lanes(t, "v_mul_f32", [](float a, float b) { return a * b; }, kFloating);
   add_lanes(t, "v_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); }, kFloating);
-  add_lanes(t, "v_fmac_f32", [](float a, float b, float old) { return std::fma(a, b, old); }, kFloating);
-  add_lanes(t, "v_max_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : maximum(a, b); }, kFloating);
-  add_lanes(t, "v_min_num_f32", [](float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : minimum(a, b); }, kFloating);
-  add_lanes(t, "v_maximum_f32", [](float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : maximum(a, b); }, kFloating);
-  add_lanes(t, "v_minimum_f32", [](float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : minimum(a, b); }, kFloating);
+  add_lanes(
+      t, "v_fmac_f32", [](float a, float b, float old) { return std::fma(a, b, old); }, kFloating);
+  add_lanes(
+      t, "v_max_num_f32",
+      [](float a, float b) { return std::isnan(a)   ? b
+                                    : std::isnan(b) ? a
+                                                    : maximum(a, b); },
+      kFloating);
+  add_lanes(
+      t, "v_min_num_f32",
+      [](float a, float b) { return std::isnan(a)   ? b
+                                    : std::isnan(b) ? a
+                                                    : minimum(a, b); },
+      kFloating);
+  add_lanes(
+      t, "v_maximum_f32",
+      [](float a, float b) { return std::isnan(a)   ? a
+                                    : std::isnan(b) ? b
+                                                    : maximum(a, b); },
+      kFloating);
+  add_lanes(
+      t, "v_minimum_f32",
+      [](float a, float b) { return std::isnan(a)   ? a
+                                    : std::isnan(b) ? b
+                                                    : minimum(a, b); },
+      kFloating);
   // The hardware's transcendental results are within one ulp; these are correctly rounded.
   add_lanes(t, "v_exp_f32", [](float a) { return float(std::exp2(double(a))); }, kTranscendental);
   add_lanes(t, "v_log_f32", [](float a) { return float(std::log2(double(a))); }, kTranscendental);
   add_lanes(t, "v_rcp_f32", [](float a) { return float(1.0 / double(a)); }, kTranscendental);
   add_lanes(t, "v_rcp_iflag_f32", [](float a) { return float(1.0 / double(a)); }, kTranscendental);
-  add_lanes(t, "v_rsq_f32", [](float a) { return float(1.0 / std::sqrt(double(a))); }, kTranscendental);
+  add_lanes(
+      t, "v_rsq_f32", [](float a) { return float(1.0 / std::sqrt(double(a))); }, kTranscendental);
   add_lanes(t, "v_sqrt_f32", [](float a) { return float(std::sqrt(double(a))); }, kTranscendental);
   add_lanes(t, "v_tanh_f32", [](float a) { return std::tanh(a); }, kTranscendental);
   add_lanes(t, "v_trunc_f32", [](float a) { return std::trunc(a); }, kFloating);
   add_lanes(t, "v_floor_f32", [](float a) { return std::floor(a); }, kFloating);
   add_lanes(t, "v_ceil_f32", [](float a) { return std::ceil(a); }, kFloating);
   add_lanes(t, "v_rndne_f32", [](float a) { return std::nearbyint(a); }, kFloating);
-  add_lanes(t, "v_fract_f32", [](float a) { return std::fmin(a - std::floor(a), 0x1.fffffep-1f); }, kFloating);
+  add_lanes(
+      t, "v_fract_f32", [](float a) { return std::fmin(a - std::floor(a), 0x1.fffffep-1f); },
+      kFloating);
   add_lanes(t, "v_ldexp_f32", [](float a, i32 b) { return std::ldexp(a, b); }, kFloating);
 }
 
 void add_conversions(OperationTable& t) {
-  add_lanes(t, "v_cvt_pk_bf16_f32", [](float a, float b) { return u32(bf16_bits(a)) | u32(bf16_bits(b)) << 16; }, kFloating);
-  add_lanes(t, "v_cvt_pk_f16_f32", [](float a, float b) { return u32(f16_bits(a)) | u32(f16_bits(b)) << 16; }, kFloating);
-  add_lanes(t, "v_cvt_f16_f32", [](float a, u32 old) { return (old & 0xFFFF0000u) | f16_bits(a); }, kFloating);
+  add_lanes(
+      t, "v_cvt_pk_bf16_f32",
+      [](float a, float b) { return u32(bf16_bits(a)) | u32(bf16_bits(b)) << 16; }, kFloating);
+  add_lanes(
+      t, "v_cvt_pk_f16_f32",
+      [](float a, float b) { return u32(f16_bits(a)) | u32(f16_bits(b)) << 16; }, kFloating);
+  add_lanes(
+      t, "v_cvt_f16_f32", [](float a, u32 old) { return (old & 0xFFFF0000u) | f16_bits(a); },
+      kFloating);
   add_lanes(t, "v_cvt_f32_f16", [](u32 a) { return f16_value(uint16_t(a)); });
   add_lanes(t, "v_cvt_f32_bf16", [](u32 a) { return a << 16; });
   add_lanes(t, "v_cvt_f32_u32", [](u32 a) { return float(a); });
@@ -162,7 +199,8 @@ void bitop3(u32* d, const u32* a, const u32* b, const u32* c, const Instruction&
     u32 result = 0;
     for (u32 term = 0; term < 8; ++term)
       if (table >> term & 1)
-        result |= (term & 4 ? a[lane] : ~a[lane]) & (term & 2 ? b[lane] : ~b[lane]) & (term & 1 ? c[lane] : ~c[lane]);
+        result |= (term & 4 ? a[lane] : ~a[lane]) & (term & 2 ? b[lane] : ~b[lane]) &
+                  (term & 1 ? c[lane] : ~c[lane]);
     d[lane] = result;
   }
 }
@@ -172,9 +210,11 @@ void bitop2(u32* d, const u32* a, const u32* b, const u32*, const Instruction& i
   bitop3(d, a, b, kZero, i);
 }
 
-// ------------------------------------------------------------------------------------------- with a lane mask
+// ------------------------------------------------------------------------------------------- with
+// a lane mask
 
-void select(u32* d, const u32* a, const u32* b, const u32* mask, const Instruction&) {  // D = mask bit ? S1 : S0
+void select(u32* d, const u32* a, const u32* b, const u32* mask,
+            const Instruction&) {  // D = mask bit ? S1 : S0
   for (int lane = 0; lane < kLanes; ++lane) d[lane] = mask[lane] >> lane & 1 ? b[lane] : a[lane];
 }
 
@@ -213,8 +253,10 @@ template <class Relation, class T, bool to_exec>
 void compare(Wave& wave, const Instruction& i) {
   constexpr int first = to_exec ? 0 : 1;
   u32 buffers[2][kLanes], mask = 0;
-  const u32 *a = fetch(wave, i.op(first), buffers[0]), *b = fetch(wave, i.op(first + 1), buffers[1]);
-  for (int lane = 0; lane < kLanes; ++lane) mask |= u32(Relation{}(from_bits<T>(a[lane]), from_bits<T>(b[lane]))) << lane;
+  const u32 *a = fetch(wave, i.op(first), buffers[0]),
+            *b = fetch(wave, i.op(first + 1), buffers[1]);
+  for (int lane = 0; lane < kLanes; ++lane)
+    mask |= u32(Relation{}(from_bits<T>(a[lane]), from_bits<T>(b[lane]))) << lane;
   if constexpr (to_exec)
     wave.set_scalar(kExec, mask & wave.scalars[kExec]);
   else
@@ -222,10 +264,13 @@ void compare(Wave& wave, const Instruction& i) {
 }
 
 template <class T, class Relation>
-void add_comparison(OperationTable& t, const std::string& relation, const std::string& type, Relation) {
+void add_comparison(OperationTable& t, const std::string& relation, const std::string& type,
+                    Relation) {
   constexpr bool floating = std::is_same_v<T, float>;
-  t.add({"v_cmp_" + relation + "_" + type, Unit::kVector, compare<Relation, T, false>, nullptr, floating});
-  t.add({"v_cmpx_" + relation + "_" + type, Unit::kVector, compare<Relation, T, true>, nullptr, floating});
+  t.add({"v_cmp_" + relation + "_" + type, Unit::kVector, compare<Relation, T, false>, nullptr,
+         floating});
+  t.add({"v_cmpx_" + relation + "_" + type, Unit::kVector, compare<Relation, T, true>, nullptr,
+         floating});
 }
 
 template <class T>
@@ -251,7 +296,8 @@ void add_comparisons(OperationTable& t, const std::string& type) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------ 64-bit lanes
+// ------------------------------------------------------------------------------------------------
+// 64-bit lanes
 
 u64 wide_source(Wave& wave, const Operand& operand, int lane) {
   if (operand.kind != Kind::kVector) return wave.source(operand, true);
@@ -259,7 +305,8 @@ u64 wide_source(Wave& wave, const Operand& operand, int lane) {
 }
 
 u32 narrow_source(Wave& wave, const Operand& operand, int lane) {
-  return operand.kind == Kind::kVector ? wave.vector(operand.index)[lane] : u32(wave.source(operand, false));
+  return operand.kind == Kind::kVector ? wave.vector(operand.index)[lane]
+                                       : u32(wave.source(operand, false));
 }
 
 template <class T>
@@ -292,7 +339,8 @@ template <class F, class R, class A, class B>
 void wide_two(Wave& wave, const Instruction& i, R (*)(A, B)) {
   u64 result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane)
-    result[lane] = u64(F{}(lane_source<A>(wave, i.op(1), lane), lane_source<B>(wave, i.op(2), lane)));
+    result[lane] =
+        u64(F{}(lane_source<A>(wave, i.op(1), lane), lane_source<B>(wave, i.op(2), lane)));
   commit64(wave, i.op(0), result);
 }
 template <class F, class R, class A, class B, class C>
@@ -300,13 +348,14 @@ void wide_two(Wave& wave, const Instruction& i, R (*)(A, B, C)) {
   u64 result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane)
     result[lane] = u64(F{}(lane_source<A>(wave, i.op(1), lane), lane_source<B>(wave, i.op(2), lane),
-                         lane_source<C>(wave, i.op(3), lane)));
+                           lane_source<C>(wave, i.op(3), lane)));
   commit64(wave, i.op(0), result);
 }
 
 template <class F>
 void add_wide(OperationTable& t, const char* name, F) {
-  t.add({name, Unit::kVector, [](Wave& wave, const Instruction& i) { wide_two<F>(wave, i, +F{}); }});
+  t.add(
+      {name, Unit::kVector, [](Wave& wave, const Instruction& i) { wide_two<F>(wave, i, +F{}); }});
 }
 
 void add_wide_integer(OperationTable& t) {
@@ -322,7 +371,8 @@ void add_wide_integer(OperationTable& t) {
   add_wide(t, "v_lshl_add_u64", [](u64 a, u32 b, u64 c) { return (a << (b & 63)) + c; });
 }
 
-// --------------------------------------------------------------------------------------- packed pairs of FP32
+// --------------------------------------------------------------------------------------- packed
+// pairs of FP32
 
 // op_sel / op_sel_hi choose the half of each source pair for the low and the high result.
 template <int sources, class F>
@@ -335,8 +385,9 @@ void packed_float(Wave& wave, const Instruction& i) {
       for (int s = 0; s < sources; ++s) {
         const Operand& operand = i.op(s + 1);
         const bool high = i.modifier[h ? kOpSelHi : kOpSel] >> s & 1;
-        u32 bits = operand.kind == Kind::kConstant ? u32(operand.value)
-                                                   : u32(wide_source(wave, operand, lane) >> (high ? 32 : 0));
+        u32 bits = operand.kind == Kind::kConstant
+                       ? u32(operand.value)
+                       : u32(wide_source(wave, operand, lane) >> (high ? 32 : 0));
         if (i.modifier[h ? kNegHi : kNegLo] >> s & 1) bits ^= 0x80000000u;
         value[s] = std::bit_cast<float>(bits);
       }
@@ -358,7 +409,8 @@ void add_packed(OperationTable& t) {
   add_packed<3>(t, "v_pk_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); });
 }
 
-// ------------------------------------------------------------------------------------------------ across lanes
+// ------------------------------------------------------------------------------------------------
+// across lanes
 
 void read_first_lane(Wave& wave, const Instruction& i) {
   const u32 exec = wave.scalars[kExec];
@@ -366,7 +418,8 @@ void read_first_lane(Wave& wave, const Instruction& i) {
 }
 
 void read_lane(Wave& wave, const Instruction& i) {
-  wave.set_scalar(i.op(0).index, narrow_source(wave, i.op(1), int(wave.source(i.op(2), false) & (kLanes - 1))));
+  wave.set_scalar(i.op(0).index,
+                  narrow_source(wave, i.op(1), int(wave.source(i.op(2), false) & (kLanes - 1))));
 }
 
 void write_lane(Wave& wave, const Instruction& i) {
@@ -380,7 +433,8 @@ void count_mask_below(Wave& wave, const Instruction& i) {  // D = S1 + bits of S
   u32 buffers[2][kLanes], result[kLanes];
   const u32 *mask = fetch(wave, i.op(1), buffers[0]), *base = fetch(wave, i.op(2), buffers[1]);
   for (int lane = 0; lane < kLanes; ++lane)
-    result[lane] = base[lane] + (high ? 0 : u32(__builtin_popcount(mask[lane] & ((1u << lane) - 1))));
+    result[lane] =
+        base[lane] + (high ? 0 : u32(__builtin_popcount(mask[lane] & ((1u << lane) - 1))));
   commit(wave, i.op(0), result);
 }
 

@@ -269,8 +269,12 @@ class GemmPlan:
             )
         return self.run(a, b, call.output(), call.args)
 
+    @torch.no_grad()
     def run(self, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs) -> torch.Tensor:
         """Compute D into `out` and return it; everything must already be as the problem says.
+
+        No gradient is recorded, whatever the tensors require: codes have none, and a graph through
+        the bias alone would be taken for the whole.
 
         Raises:
             LayoutMismatch: an operand is not what the plan was made for.
@@ -300,7 +304,7 @@ class GemmPlan:
                 args.bias_grad.zero_()
             return out
         if problem.k == 0:
-            product = torch.zeros(problem.m, problem.n, device=out.device)
+            product = torch.zeros(problem.m, problem.n, dtype=torch.float32, device=out.device)
             epilogue_module.apply(product, problem.epilogue, args, out)
             return out
         self.backend.launch(self, a, b, out, args)

@@ -249,7 +249,7 @@ def _open(path: Path, stack: ExitStack) -> tuple[Path, dict[str, SafetensorsFile
         raise CheckpointError(f"{index_path}: weight_map must map tensors to file names")
     stored: dict[str, SafetensorsFile] = {}
     for file_name in sorted(set(index.values())):
-        if Path(file_name).name != file_name:
+        if Path(file_name).name != file_name or (path / file_name).is_dir():
             raise CheckpointError(
                 f"{index_path}: files must lie in the same folder, got {file_name!r}"
             )
@@ -298,8 +298,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; a checkpoint needs it beside its tensors")
     try:
-        content = json.loads(path.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: must hold a JSON object, got {type(content).__name__}")

@@ -128,7 +128,8 @@ def quantize_file(
     if rule not in RULES:
         raise ValueError(f"quantize: rule must be one of {RULES}, got {rule!r}")
     check_folder_free(folder, force=force)
-    if folder.resolve() == source.parent.resolve():
+    # A link's target must survive as well as the link.
+    if folder.resolve() in (source.parent.resolve(), source.resolve().parent):
         raise CheckpointError(
             f"output {folder}: must not be the folder of the source; name another"
         )

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -59,7 +61,11 @@ examples:
 JSON on stdout and nothing else there.
 """
 
-USER_ERRORS = (MXError, ValueError, TypeError, OSError, ImportError, MemoryError)
+# RuntimeError is torch's word for many things, a lack of memory among them. A failed assertion of
+# our own is not here: it shows its traceback.
+USER_ERRORS = (
+    MXError, ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError, OverflowError,
+)  # fmt: skip
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 TERMINATED = 128 + signal.SIGTERM
 
@@ -71,16 +77,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; those of the process when None.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    args = _parser(arguments).parse_args(arguments)
+    _prepare_streams()
+    show_traceback = False
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
+        # Within the block, because a command's module loads torch and may be interrupted there.
+        args = _parser(arguments).parse_args(arguments)
+        show_traceback = args.traceback
         return int(args.run(args))
     except BrokenPipeError:
         # Whoever read our output has left; point stdout elsewhere so that the exit flushes nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except USER_ERRORS as error:
-        if args.traceback:
+        if show_traceback:
             raise
         sys.stderr.write(f"mxgemm: {_one_line(error)}\n")
         return FAILED
@@ -118,6 +128,17 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     return parser
+
+
+def _prepare_streams() -> None:
+    """Let no name or path stop a command that has done its work: a stdout or stderr that the
+    caller closed, which Python shows as None, leads nowhere, and stdout escapes what it cannot
+    encode.
+    """
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - lives as long as we do
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _one_line(error: BaseException) -> str:

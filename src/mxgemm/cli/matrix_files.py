@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from mxgemm.tensor import MXTensor
 
 SEPARATOR = ".safetensors:"
 NPY_MAGIC = b"\x93NUMPY"
+NPY_ERRORS = (ValueError, EOFError, OverflowError, MemoryError, tokenize.TokenError)
+"""What numpy raises on damaged headers; it tokenizes those that it cannot evaluate."""
 
 
 def read(text: str, what: str) -> torch.Tensor | MXTensor:
@@ -50,7 +53,7 @@ def _read_npy(path: Path, what: str) -> torch.Tensor:
             raise ValueError(f"{what} {path}: not a .npy file; numpy.save writes one")
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except NPY_ERRORS as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{what} {path}: not a readable .npy file: {reason}") from error
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:

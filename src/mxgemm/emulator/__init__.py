@@ -1,8 +1,9 @@
 """Runs a compiled AMD kernel's real machine code on the CPU, adversarially about time.
 
-Asynchronous operations complete as early or as late as the program's waits allow, destinations are poisoned at issue, waves
-interleave by seed, and what the hardware does not guarantee is a typed `Hazard` even when the values come out right.
-Depends on `mxgemm.formats` and `mxgemm.errors` only; no torch.
+Asynchronous operations complete as early or as late as the program's waits allow, destinations are
+poisoned at issue, waves interleave by seed, and what the hardware does not guarantee is a typed
+`Hazard` even when the values come out right. Depends on `mxgemm.formats` and `mxgemm.errors` only;
+no torch.
 """
 
 from mxgemm.emulator.faults import (

@@ -1,4 +1,6 @@
-"""What an architecture's folder hands to the rest of the emulator, and the one place where architectures are listed."""
+"""What an architecture's folder hands to the rest of the emulator, and the one place where
+architectures are listed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from importlib import import_module
 
 from mxgemm.emulator.faults import LoadError
 from mxgemm.emulator.instruction import Instruction, Row
+from mxgemm.emulator.rates import Rates
 
 _FOLDERS = {"gfx1250": "mxgemm.emulator.gfx1250"}
 
@@ -16,7 +19,8 @@ _FOLDERS = {"gfx1250": "mxgemm.emulator.gfx1250"}
 class Architecture:
     """Static facts and the two front ends.
 
-    `parse(lines)` and `decode(code, base_address)` return the same instructions for the same kernel.
+    `parse(lines)` and `decode(code, base_address)` return the same instructions for the same
+    kernel.
     """
 
     name: str
@@ -29,6 +33,7 @@ class Architecture:
     counters: Sequence[str]
     parse: Callable[[Sequence[str]], tuple[Instruction, ...]]
     decode: Callable[[bytes, int], tuple[Instruction, ...]]
+    rates: Rates
 
 
 def find(name: str) -> Architecture:

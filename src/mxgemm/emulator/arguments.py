@@ -1,4 +1,6 @@
-"""Kernel arguments: Python values to the bytes of the kernarg segment, checked against the metadata."""
+"""Kernel arguments: Python values to the bytes of the kernarg segment, checked against the
+metadata.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ _FLOAT_CODES = {4: "<f", 8: "<d"}
 
 
 def pack_arguments(info: KernelInfo, values: tuple[ArgumentValue, ...]) -> NDArray[np.uint8]:
-    """Return the kernarg segment, uint8 [kernarg_bytes] (at least one byte), for `values` in the metadata's order.
+    """Return the kernarg segment, uint8 [kernarg_bytes] (at least one byte), for `values` in the
+    metadata's order.
 
     Raises `LaunchError` for a wrong number of values, or one that does not fit its argument.
     """
     if len(values) != len(info.arguments):
-        raise LaunchError(f"launch of {info.name}: {len(info.arguments)} arguments are needed, got {len(values)}")
+        raise LaunchError(
+            f"launch of {info.name}: {len(info.arguments)} arguments are needed, got {len(values)}"
+        )
     segment = np.zeros(max(1, info.kernarg_bytes), np.uint8)
     for number, (argument, value) in enumerate(zip(info.arguments, values, strict=True)):
         data = _encode(info.name, number, argument, value)

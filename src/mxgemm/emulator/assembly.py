@@ -1,4 +1,6 @@
-"""The text container: an assembly file to kernels, each with its metadata, descriptor and instruction lines."""
+"""The text container: an assembly file to kernels, each with its metadata, descriptor and
+instruction lines.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from mxgemm.emulator.faults import LoadError
 from mxgemm.emulator.metadata import KernelInfo, descriptor_from_directives, kernel_info, read_yaml
 
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+"[^"]*?(gfx\w+)', re.MULTILINE)
-_METADATA = re.compile(r"^\s*\.amdgpu_metadata\n(.*?)^\s*\.end_amdgpu_metadata", re.MULTILINE | re.DOTALL)
+_METADATA = re.compile(
+    r"^\s*\.amdgpu_metadata\n(.*?)^\s*\.end_amdgpu_metadata", re.MULTILINE | re.DOTALL
+)
 _DESCRIPTOR = r"^\s*\.amdhsa_kernel\s+{name}\s*\n(.*?)^\s*\.end_amdhsa_kernel"
 _DIRECTIVE = re.compile(r"^\s*\.amdhsa_(\w+)\s+(\d+)\s*$", re.MULTILINE)
 _COMMENT = re.compile(r"\s*(;|//).*$")
@@ -18,7 +22,9 @@ _LABEL = re.compile(r"^[.\w$]+:$")
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """One kernel of an assembly file: its instructions and labels, one a line, without comments and directives."""
+    """One kernel of an assembly file: its instructions and labels, one a line, without comments and
+    directives.
+    """
 
     info: KernelInfo
     lines: tuple[str, ...]
@@ -34,7 +40,10 @@ def read_assembly(text: str, architecture: str) -> tuple[KernelText, ...]:
         raise LoadError(f"load: the assembly must be for {architecture}, got {target[1]}")
     metadata = _METADATA.search(text)
     if not metadata:
-        raise LoadError("load: the assembly has no .amdgpu_metadata; give the compiler's final output, not a part of it")
+        raise LoadError(
+            "load: the assembly has no .amdgpu_metadata; give the compiler's final output, not a "
+            "part of it"
+        )
     kernels = read_yaml(metadata[1]).get("amdhsa.kernels") or []
     if not kernels:
         raise LoadError("load: the assembly's metadata names no kernel")
@@ -47,12 +56,16 @@ def _kernel(text: str, entry: dict[str, object]) -> KernelText:
     if not descriptor:
         raise LoadError(f"load of {name}: the assembly has no .amdhsa_kernel for it")
     directives = {key: int(value) for key, value in _DIRECTIVE.findall(descriptor[1])}
-    return KernelText(kernel_info(entry, descriptor_from_directives(directives)), _function(text, name))
+    return KernelText(
+        kernel_info(entry, descriptor_from_directives(directives)), _function(text, name)
+    )
 
 
 def _function(text: str, name: str) -> tuple[str, ...]:
     lines = text.splitlines()
-    start = next((n for n, line in enumerate(lines) if line.split(";")[0].strip() == f"{name}:"), None)
+    start = next(
+        (n for n, line in enumerate(lines) if line.split(";")[0].strip() == f"{name}:"), None
+    )
     if start is None:
         raise LoadError(f"load of {name}: the assembly has no function of that name")
     found = []

@@ -1,4 +1,6 @@
-"""The binary container: an AMDGPU ELF to kernels, each with its metadata, descriptor and machine code."""
+"""The binary container: an AMDGPU ELF to kernels, each with its metadata, descriptor and machine
+code.
+"""
 
 from __future__ import annotations
 
@@ -58,12 +60,17 @@ class _Elf:
         self.sections = [self._section(offset + n * size) for n in range(count)]
 
     def _section(self, at: int) -> _Section:
-        name, kind, _, address, offset, size, link, _, _, entry = struct.unpack_from("<IIQQQQIIQQ", self.read(at, 64))
+        name, kind, _, address, offset, size, link, _, _, entry = struct.unpack_from(
+            "<IIQQQQIIQQ", self.read(at, 64)
+        )
         return _Section(name, kind, address, offset, size, link, entry)
 
     def read(self, offset: int, size: int) -> bytes:
         if offset + size > len(self.data):
-            raise LoadError(f"load: the ELF file is truncated: {offset + size} bytes needed, got {len(self.data)}")
+            raise LoadError(
+                f"load: the ELF file is truncated: {offset + size} bytes needed, got "
+                f"{len(self.data)}"
+            )
         return self.data[offset : offset + size]
 
     def contents(self, section: _Section) -> bytes:
@@ -98,7 +105,10 @@ class _Elf:
             while at + 12 <= len(notes):
                 name_size, size, kind = struct.unpack_from("<III", notes, at)
                 start = at + 12 + (name_size + 3) // 4 * 4
-                if kind == _NOTE_METADATA and notes[at + 12 : at + 12 + name_size].rstrip(b"\0") == b"AMDGPU":
+                if (
+                    kind == _NOTE_METADATA
+                    and notes[at + 12 : at + 12 + name_size].rstrip(b"\0") == b"AMDGPU"
+                ):
                     value: dict[str, Any] = read_msgpack(notes[start : start + size])
                     return value
                 at = start + (size + 3) // 4 * 4
@@ -108,13 +118,15 @@ class _Elf:
 def read_code_object(data: bytes, architecture: str, machine_flag: int) -> tuple[KernelCode, ...]:
     """Return the kernels of the code object `data`.
 
-    Raises `LoadError` for anything but a whole AMDGPU ELF file of `architecture` (`machine_flag` in its header).
+    Raises `LoadError` for anything but a whole AMDGPU ELF file of `architecture` (`machine_flag` in
+    its header).
     """
     try:
         elf = _Elf(data)
         if elf.machine != _MACHINE_AMDGPU or elf.flags & 0xFF != machine_flag:
             raise LoadError(
-                f"load: the code object must be for {architecture} (machine 0x{_MACHINE_AMDGPU:x}, flag "
+                f"load: the code object must be for {architecture} (machine "
+                f"0x{_MACHINE_AMDGPU:x}, flag "
                 f"0x{machine_flag:x}), got machine 0x{elf.machine:x}, flag 0x{elf.flags & 0xFF:x}"
             )
         symbols = elf.symbols()
@@ -130,5 +142,8 @@ def _kernel(elf: _Elf, symbols: dict[str, tuple[int, int]], entry: dict[str, Any
     start = descriptor_address + descriptor.entry_offset
     address, size = symbols[name]
     if address != start:
-        raise LoadError(f"load of {name}: the descriptor's entry 0x{start:x} is not the function's, 0x{address:x}")
+        raise LoadError(
+            f"load of {name}: the descriptor's entry 0x{start:x} is not the function's, "
+            f"0x{address:x}"
+        )
     return KernelCode(kernel_info(entry, descriptor), elf.at_address(start, size), start)

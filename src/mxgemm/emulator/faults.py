@@ -1,7 +1,8 @@
-"""What stops a load or a run: typed exceptions that name the instruction, the resource and what is missing.
+"""What stops a load or a run: typed exceptions that name the instruction, the resource and what is
+missing.
 
-`EmulatorError`s say that the code, the arguments or an access are wrong; `Hazard`s say that the program relies on what the
-hardware does not guarantee, whether or not the values came out right.
+`EmulatorError`s say that the code, the arguments or an access are wrong; `Hazard`s say that the
+program relies on what the hardware does not guarantee, whether or not the values came out right.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class LaunchError(EmulatorError):
     """Launch arguments that do not fit the kernel or the device."""
 
 
-class _AtInstruction:
+class _AtInstruction(Exception):
     """Where it happened: the attributes that every run-time fault carries."""
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The decoded instruction: what both the text path and the binary path produce, and all that execution ever sees.
+"""The decoded instruction: what both the text path and the binary path produce, and all that
+execution ever sees.
 
 Nothing here knows of encodings or of one architecture. Vector register numbers are absolute.
 """
@@ -46,7 +47,11 @@ class Operand:
         if self.kind is Kind.CONSTANT:
             return hex(self.value)
         letter = "v" if self.kind is Kind.VECTOR else "s"
-        name = f"{letter}{self.index}" if self.words == 1 else f"{letter}[{self.index}:{self.index + self.words - 1}]"
+        name = (
+            f"{letter}{self.index}"
+            if self.words == 1
+            else f"{letter}[{self.index}:{self.index + self.words - 1}]"
+        )
         name = f"|{name}|" if self.absolute else name
         return f"-{name}" if self.negate else name
 
@@ -55,9 +60,9 @@ class Operand:
 class Instruction:
     """One instruction, or a dual-issue pair (`second`).
 
-    `name` carries no encoding suffix. `target` is the index of a branch's target instruction. `msb` holds the upper
-    register number bits that the program has set before this instruction, in program order. The text and the place it came
-    from take no part in comparisons.
+    `name` carries no encoding suffix. `target` is the index of a branch's target instruction. `msb`
+    holds the upper register number bits that the program has set before this instruction, in
+    program order. The text and the place it came from take no part in comparisons.
     """
 
     name: str
@@ -70,7 +75,9 @@ class Instruction:
     address: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        """Return the assembly line, or where the instruction came from machine code, one made from its operands."""
+        """Return the assembly line, or where the instruction came from machine code, one made from
+        its operands.
+        """
         if self.text:
             return self.text
         modifiers = "".join(f" {key}:{value}" for key, value in self.modifiers)
@@ -81,7 +88,9 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One operand of an instruction's assembly form: its name in the encoding, its width and its role."""
+    """One operand of an instruction's assembly form: its name in the encoding, its width and its
+    role.
+    """
 
     name: str
     words: int = 1
@@ -102,7 +111,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One instruction of an architecture: mnemonic, operands in assembly order, and every encoding it has."""
+    """One instruction of an architecture: mnemonic, operands in assembly order, and every encoding
+    it has.
+    """
 
     name: str
     fields: tuple[Field, ...]

@@ -1,8 +1,9 @@
-"""A kernel's own description: what it is called, which arguments it takes and which resources it needs.
+"""A kernel's own description: what it is called, which arguments it takes and which resources it
+needs.
 
-Read from the AMDGPU metadata (msgpack in a code object's note, YAML in assembly text) and from the kernel descriptor
-(64 bytes, or `.amdhsa_` directives). Source: LLVM "User Guide for AMDGPU Backend", sections on code object metadata V5 and
-on the kernel descriptor.
+Read from the AMDGPU metadata (msgpack in a code object's note, YAML in assembly text) and from the
+kernel descriptor (64 bytes, or `.amdhsa_` directives). Source: LLVM "User Guide for AMDGPU
+Backend", sections on code object metadata V5 and on the kernel descriptor.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def read_descriptor(data: bytes) -> Descriptor:
     """Return the fields of a 64-byte kernel descriptor."""
     group, private, kernarg = struct.unpack_from("<III", data, 0)
     (entry,) = struct.unpack_from("<q", data, 16)
-    resources, properties = struct.unpack_from("<I", data, 52)[0], struct.unpack_from("<H", data, 56)[0]
+    resources, properties = (
+        struct.unpack_from("<I", data, 52)[0],
+        struct.unpack_from("<H", data, 56)[0],
+    )
     return Descriptor(
         group_segment_bytes=group,
         private_segment_bytes=private,
@@ -77,7 +81,7 @@ def read_descriptor(data: bytes) -> Descriptor:
 
 
 def descriptor_from_directives(directives: Mapping[str, int]) -> Descriptor:
-    """Return the descriptor that `.amdhsa_` directives ask for, by their names without the prefix."""
+    """Return the descriptor that `.amdhsa_` directives ask for, by name without prefix."""
 
     def value(name: str, default: int = 0) -> int:
         return directives.get(name, default)
@@ -100,7 +104,9 @@ def kernel_info(metadata: Mapping[str, Any], descriptor: Descriptor) -> KernelIn
     """
     name = str(metadata.get(".name", "?"))
     # A kernel without arguments may have no user registers at all.
-    if descriptor.user_sgprs not in (0, 2) or (descriptor.kernarg_bytes and not descriptor.kernarg_pointer):
+    if descriptor.user_sgprs not in (0, 2) or (
+        descriptor.kernarg_bytes and not descriptor.kernarg_pointer
+    ):
         raise LoadError(
             f"load of {name}: the only user registers that are set up are the kernarg address, "
             f"got {descriptor.user_sgprs} registers; compile without preloaded arguments"
@@ -125,13 +131,17 @@ def _arguments(metadata: Mapping[str, Any], name: str) -> list[Argument]:
     for entry in metadata.get(".args", []):
         argument = Argument(int(entry[".offset"]), int(entry[".size"]), str(entry[".value_kind"]))
         if argument.kind.startswith("hidden_"):
-            raise LoadError(f"load of {name}: hidden argument {argument.kind} is not supplied by the emulator")
+            raise LoadError(
+                f"load of {name}: hidden argument {argument.kind} is not supplied by the emulator"
+            )
         found.append(argument)
     return found
 
 
-def read_msgpack(data: bytes) -> Any:  # noqa: ANN401 - any JSON-like value
-    """Return the value that `data` encodes in msgpack: maps, arrays, strings, integers, booleans and nil."""
+def read_msgpack(data: bytes) -> Any:
+    """Return the value that `data` encodes in msgpack: maps, arrays, strings, integers, booleans
+    and nil.
+    """
     value, end = _msgpack(data, 0)
     if end > len(data):
         raise LoadError("load: the metadata note is truncated")
@@ -167,10 +177,11 @@ def _msgpack(data: bytes, at: int) -> tuple[Any, int]:
 
 _MSGPACK_SIMPLE = {0xC0: None, 0xC2: False, 0xC3: True}
 _MSGPACK_SIZED = {
-    0xCC: (">B", "integer"), 0xCD: (">H", "integer"), 0xCE: (">I", "integer"), 0xCF: (">Q", "integer"),
-    0xD0: (">b", "integer"), 0xD1: (">h", "integer"), 0xD2: (">i", "integer"), 0xD3: (">q", "integer"),
-    0xD9: (">B", "string"), 0xDA: (">H", "string"), 0xDB: (">I", "string"),
-    0xDC: (">H", "array"), 0xDD: (">I", "array"), 0xDE: (">H", "map"), 0xDF: (">I", "map"),
+    0xCC: (">B", "integer"), 0xCD: (">H", "integer"), 0xCE: (">I", "integer"),
+    0xCF: (">Q", "integer"), 0xD0: (">b", "integer"), 0xD1: (">h", "integer"),
+    0xD2: (">i", "integer"), 0xD3: (">q", "integer"), 0xD9: (">B", "string"),
+    0xDA: (">H", "string"), 0xDB: (">I", "string"), 0xDC: (">H", "array"),
+    0xDD: (">I", "array"), 0xDE: (">H", "map"), 0xDF: (">I", "map"),
 }  # fmt: skip
 
 
@@ -190,12 +201,15 @@ def _msgpack_array(data: bytes, at: int, count: int) -> tuple[list[Any], int]:
     return result, at
 
 
-def read_yaml(text: str) -> Any:  # noqa: ANN401 - any JSON-like value
-    """Return the value of the YAML subset that LLVM prints as metadata: nested maps and lists of scalars, by indentation."""
-    lines = []
-    for line in text.splitlines():
-        if line.strip() and line.strip() not in {"---", "..."}:
-            lines.append((len(line) - len(line.lstrip()), line.strip()))
+def read_yaml(text: str) -> Any:
+    """Return the value of the YAML subset that LLVM prints as metadata: nested maps and lists of
+    scalars, by indentation.
+    """
+    lines = [
+        (len(line) - len(line.lstrip()), line.strip())
+        for line in text.splitlines()
+        if line.strip() not in {"", "---", "..."}
+    ]
     value, end = _yaml(lines, 0, lines[0][0]) if lines else ({}, 0)
     if end != len(lines):
         raise LoadError(f"load: the metadata line `{lines[end][1]}` is not understood")
@@ -203,7 +217,11 @@ def read_yaml(text: str) -> Any:  # noqa: ANN401 - any JSON-like value
 
 
 def _yaml(lines: list[tuple[int, str]], at: int, indent: int) -> tuple[Any, int]:
-    return _yaml_list(lines, at, indent) if lines[at][1].startswith("- ") else _yaml_map(lines, at, indent)
+    return (
+        _yaml_list(lines, at, indent)
+        if lines[at][1].startswith("- ")
+        else _yaml_map(lines, at, indent)
+    )
 
 
 def _yaml_list(lines: list[tuple[int, str]], at: int, indent: int) -> tuple[list[Any], int]:
@@ -227,7 +245,9 @@ def _yaml_map(lines: list[tuple[int, str]], at: int, indent: int) -> tuple[dict[
         at += 1
         if rest.strip():
             result[key] = _yaml_scalar(rest.strip())
-        elif at < len(lines) and (lines[at][0] > indent or (lines[at][0] == indent and lines[at][1].startswith("- "))):
+        elif at < len(lines) and (
+            lines[at][0] > indent or (lines[at][0] == indent and lines[at][1].startswith("- "))
+        ):
             result[key], at = _yaml(lines, at, lines[at][0])
         else:
             result[key] = None
@@ -238,7 +258,7 @@ def _is_key(text: str) -> bool:
     return ":" in text and (text.endswith(":") or ": " in text)
 
 
-def _yaml_scalar(text: str) -> Any:  # noqa: ANN401 - int, bool or str
+def _yaml_scalar(text: str) -> Any:
     if text in {"true", "false"}:
         return text == "true"
     if text == "[]":

@@ -14,7 +14,8 @@ class Counters:
     """Sums over the workgroups of a launch.
 
     executed: uint64 [instructions of the kernel], how often each pc was executed.
-    lds_cycles, lds_conflict_cycles: passes of the 64-bank LDS pipe, and those of them that bank conflicts added.
+    lds_cycles, lds_conflict_cycles: passes of the 64-bank LDS pipe, and those of them that bank
+    conflicts added.
     lds_high_water: one past the highest LDS byte touched.
     tensor bytes count what was moved, not what was out of range.
     """
@@ -46,7 +47,8 @@ class EventKind(IntEnum):
 class Trace:
     """Events in the order they happened, as arrays of equal length.
 
-    tick: instructions issued so far in the cluster. issue_tick: of a retirement, when the operation was issued.
+    tick: instructions issued so far in the cluster. issue_tick: of a retirement, when the operation
+    was issued.
     workgroup: position in launch order. wave: number in its workgroup. pc, kind: see `EventKind`.
     """
 

@@ -15,7 +15,7 @@ from mxgemm.layouts.base import round_up
 from mxgemm.numerics import philox
 from mxgemm.numerics.hadamard import Rotation, rotate_back
 from mxgemm.quantizers import cuda, native_cpu, reference
-from mxgemm.quantizers.options import ALONG_K, BLOCK, QuantizeOptions
+from mxgemm.quantizers.options import ALONG_K, BLOCK, QuantizeOptions, check_flag
 from mxgemm.quantizers.scale_rules import DEFAULT_RULE, RULES
 from mxgemm.tensor import CANONICAL, MXPair, MXTensor, OperandLayout
 
@@ -102,6 +102,7 @@ def quantize(
         layout=layout,
         generator=generator,
     )
+    check_flag("pad", pad)
     matrix = _as_matrix(x, "quantize")
     k = matrix.shape[1]
     stored_k = round_up(k, options.contraction_multiple)
@@ -153,6 +154,7 @@ def quantize_pair(
         layout=layout,
         generator=generator,
     )
+    check_flag("pad", pad)
     matrix = _as_matrix(x, "quantize_pair")
     rows, k = matrix.shape
     multiple = options.contraction_multiple
@@ -272,6 +274,9 @@ def _seeded(options: QuantizeOptions, generator: torch.Generator | None) -> Quan
 def _as_matrix(x: torch.Tensor, what: str) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{what}: takes a torch.Tensor, got {type(x).__name__}")
+    if x.layout != torch.strided or x.is_nested:
+        found = "a nested tensor" if x.is_nested else str(x.layout)
+        raise TypeError(f"{what}: takes a dense tensor, got {found}; convert first")
     if x.dtype not in INPUT_DTYPES:
         raise TypeError(
             f"{what}: dtype must be one of {INPUT_DTYPES}, got {x.dtype}; convert first"

@@ -24,7 +24,7 @@ class QuantizeOptions:
         seed: 64-bit seed of the stochastic rounding; 0 for nearest_even.
 
     Raises:
-        TypeError: rotation is no Rotation.
+        TypeError: rotation is no Rotation, or block_2d or prescale no bool.
         ValueError: an unknown rule or rounding.
     """
 
@@ -42,6 +42,8 @@ class QuantizeOptions:
             raise ValueError(
                 f"quantize: rounding must be one of {ROUNDINGS}, got {self.rounding!r}"
             )
+        check_flag("block_2d", self.block_2d)
+        check_flag("prescale", self.prescale)
         if self.rotation is not None and not isinstance(self.rotation, Rotation):
             raise TypeError(
                 f"quantize: rotation must be a Rotation or None, got "
@@ -57,6 +59,14 @@ class QuantizeOptions:
     def contraction_multiple(self) -> int:
         """What the stored contraction is a multiple of: whole blocks and whole rotations."""
         return self.rotation.period if self.rotation is not None else BLOCK
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise TypeError unless a switch is a bool: a factor in the place of `prescale`, say, would
+    be taken for "on".
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"quantize: {name} must be True or False, got {value!r}")
 
 
 BLOCK = 32

@@ -1,7 +1,9 @@
 """Loading and launching machine code through the CUDA driver, and tensor maps for the copy engine.
 
-Works on torch's current context and streams, so that launches take their place in the stream and are captured by CUDA graphs.
-A launch is host work of a few microseconds: arguments are ctypes values that the caller keeps, tensor maps are cached.
+Works on torch's current context and streams, so that launches take their place in the stream and
+are captured by CUDA graphs.
+A launch is host work of a few microseconds: arguments are ctypes values that the caller keeps,
+tensor maps are cached.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Kernel:
 
 
 class Packed:
-    """Values in the layout of a C struct, made for one launch; keep it until the launch has returned.
+    """Values in the layout of a C struct, made for one launch; keep it until the launch has
+    returned.
 
     Attributes:
         address: where they lie.
@@ -89,7 +92,8 @@ def current_stream(device: int) -> int:
 def load(
     source: Source, name: str, *, arch: str, device: int, threads: int, shared_bytes: int = 0
 ) -> Kernel:
-    """Return the kernel `name` of `source` on `device`, compiled when the disk cache does not hold it.
+    """Return the kernel `name` of `source` on `device`, compiled when the disk cache does not hold
+    it.
 
     Args:
         source: translation unit.
@@ -110,7 +114,7 @@ def load(
 
 @functools.cache
 def _library(source: Source, arch: str) -> Any:
-    torch.cuda.init()
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     image = nvrtc.cubin(source, arch)
     return _check(driver.cuLibraryLoadData(image, [], [], 0, [], [], 0), f"loading {source}")
 
@@ -126,7 +130,8 @@ _ELEMENTS = {
 def tensor_map(
     address: int, dtype: torch.dtype, rows: int, columns: int, row_bytes: int, box: tuple[int, int]
 ) -> Any:
-    """Return the map of a matrix in device memory, copied in boxes whose rows of 128 bytes are swizzled over 128 bytes.
+    """Return the map of a matrix in device memory, copied in boxes whose rows of 128 bytes are
+    swizzled over 128 bytes.
 
     A map is a description of addresses: it stays valid whatever the memory holds.
 

@@ -1,14 +1,15 @@
-"""Files of compiled device code, each built once per machine and content; safe against processes that build the same one."""
+"""Files of compiled device code, each built once per machine and content; processes that build the
+same one do not disturb each other.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from mxgemm import settings
+from mxgemm.atomic_write import output_file
 
 
 def digest(parts: list[str]) -> str:
@@ -20,7 +21,7 @@ def digest(parts: list[str]) -> str:
 def cached(folder: str, name: str, build: Callable[[], bytes]) -> bytes:
     """Return the content of `<cache>/<folder>/<name>`, built and kept when it is not there.
 
-    A cache that cannot be written is no reason to fail: the content is then built anew by every process.
+    A cache that cannot be written is no reason to fail: every process then builds the content anew.
 
     Args:
         folder: relative folder, for people: the kind and architecture of the code.
@@ -40,9 +41,6 @@ def cached(folder: str, name: str, build: Callable[[], bytes]) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write the file under another name first, so that no reader sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(temporary).replace(path)
+    with output_file(path, force=True) as partial:
+        partial.write_bytes(content)

@@ -20,8 +20,9 @@ Plane = tuple[int, int, int]
 """Address, row stride in elements, dtype number."""
 
 
+@functools.cache
 def module() -> ModuleType:
-    """Return the extension module.
+    """Return the extension module; a failure is not remembered.
 
     Raises:
         ImportError: mxgemm was installed without it.

@@ -1,7 +1,8 @@
 """CUDA C++ to machine code in the process, by NVRTC: no CUDA toolkit is needed, and no GPU either.
 
-NVRTC comes with PyTorch's CUDA builds; `cuda-bindings`, which they bring too, finds and calls it. The sources include nothing
-but the headers in `runtime/device`, the header written by `runtime.wgmma`, and headers beside the source.
+NVRTC comes with PyTorch's CUDA builds; `cuda-bindings`, which they bring too, finds and calls it.
+The sources include nothing but the headers in `runtime/device`, the header written by
+`runtime.wgmma`, and headers beside the source.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HOPPER = "sm_90a"
 
 HEADERS = Path(__file__).parent / "device"
 SERIALISATION_NOTES = ("C7510", "C7512", "C7514", "C7519", "C7520")
-"""What ptxas says when it makes wgmma instructions wait for one another; the kernel stays right and becomes slow."""
+"""What ptxas says when it makes wgmma instructions wait for one another: right and slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Compiled:
 
     @property
     def complaints(self) -> list[str]:
-        """The lines of the log that tell of spilled registers, stack frames or serialised wgmma instructions."""
+        """The lines of the log that tell of spilled registers, stack frames or serialised wgmma."""
         return [
             line.strip()
             for line in self.log.splitlines()

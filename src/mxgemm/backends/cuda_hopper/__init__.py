@@ -1,8 +1,11 @@
 """cuda_hopper: MXFP4 on Hopper's FP8 tensor cores, exactly converted, with promoted accumulation.
 
-An E2M1 code times a power of two is an E4M3 value over 15 powers of two, so the scales of a row are folded into its bytes and one
-power of two a row is left for the epilogue. The tensor core's accumulator keeps 14 bits and truncates, so it is emptied into FP32
-every 128 k, or every 32 in strict mode, where its sums are exact. Rows whose scales spread over more than 14 powers are scaled
+An E2M1 code times a power of two is an E4M3 value over 15 powers of two, so the scales of a row are
+folded into its bytes and one
+power of two a row is left for the epilogue. The tensor core's accumulator keeps 14 bits and
+truncates, so it is emptied into FP32
+every 128 k, or every 32 in strict mode, where its sums are exact. Rows whose scales spread over
+more than 14 powers are scaled
 block by block instead. See docs/hopper.md.
 """
 
@@ -74,7 +77,9 @@ class CudaHopper(Backend):
         launch.run(plan.problem, plan.config, _payload(a), _payload(b), out, args)
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
-        """Return `a` folded (8 bits an element) and `b` packed (4.25 bits); `keep_folded` folds either."""
+        """Return `a` folded (8 bits an element) and `b` packed (4.25 bits); `keep_folded` folds
+        either.
+        """
         if side == "a":
             return keep_folded(operand, "a")
         from mxgemm.backends.cuda_hopper import launch
@@ -86,7 +91,9 @@ class CudaHopper(Backend):
 
 
 class CudaHopperCublas(Backend):
-    """The same fold, multiplied by cuBLAS row-wise without fast accumulation: a cross-check, taken only when named."""
+    """The same fold, multiplied by cuBLAS row-wise without fast accumulation: a cross-check, taken
+    only when named.
+    """
 
     name: ClassVar[str] = "cuda_hopper_cublas"
 
@@ -125,7 +132,8 @@ class CudaHopperCublas(Backend):
 def keep_folded(operand: MXTensor, side: Side) -> PreparedOperand:
     """Return `operand` folded: 8 bits an element, and no fold or decoding on any later call.
 
-    `GemmPlan.prepare_b` packs weights in 4.25 bits; this is the faster and larger form of a weight that is used at large m.
+    `GemmPlan.prepare_b` packs weights in 4.25 bits; this is the faster and larger form of a weight
+    that is used at large m.
     """
     from mxgemm.backends.cuda_hopper import launch
 
@@ -157,23 +165,12 @@ def _payload(operand: Operand) -> Any:
 
 
 def _check_operand(operand: MXTensor) -> None:
-    """Raise unless the kernels can read the buffers: rows contiguous, codes 16 bytes aligned."""
-    codes, scales = operand.codes, operand.scales
-    if (
-        codes.is_contiguous()
-        and scales.is_contiguous()
-        and not codes.data_ptr() % ADDRESS_ALIGNMENT
-    ):
-        return
-    aligned = codes.data_ptr() % ADDRESS_ALIGNMENT == 0 and (
-        codes.stride(0) % ADDRESS_ALIGNMENT == 0 or codes.shape[0] == 1
-    )
-    contiguous = codes.stride(1) == 1 and (scales.stride(1) == 1 or scales.shape[1] == 1)
-    if not (aligned and contiguous):
+    """Raise unless the kernels can read the codes 16 bytes at a time."""
+    address = operand.codes.data_ptr()
+    if address % ADDRESS_ALIGNMENT:
         raise LayoutMismatch(
-            f"gemm on {CudaHopper.name}: rows must be contiguous and codes {ADDRESS_ALIGNMENT}-byte "
-            f"aligned, got strides {codes.stride()} and {scales.stride()} at {codes.data_ptr():#x}; "
-            "call .clone()"
+            f"gemm on {CudaHopper.name}: codes must be {ADDRESS_ALIGNMENT}-byte aligned, "
+            f"got address {address:#x}; call .clone()"
         )
 
 
@@ -218,12 +215,14 @@ def _check_problem(problem: GemmProblem, name: str) -> Rejection | None:
         if spec.layout != CANONICAL:
             return Rejection(
                 RejectionCode.LAYOUT,
-                f"{side} must be {CANONICAL}, got {spec.layout}; pass relayout=True or call .relayout()",
+                f"{side} must be {CANONICAL}, got {spec.layout}; "
+                "pass relayout=True or call .relayout()",
             )
     if problem.a.rotation != problem.b.rotation:
         return Rejection(
             RejectionCode.ROTATION,
-            f"operands must carry the same rotation, got {problem.a.rotation} and {problem.b.rotation}",
+            f"operands must carry the same rotation, got {problem.a.rotation} and "
+            f"{problem.b.rotation}",
         )
     if max(problem.m, problem.n, problem.k) > LARGEST_SIZE:
         return Rejection(

@@ -1,4 +1,6 @@
-"""Which Hopper kernel does a problem, and in which configuration: plain data, chosen without a device."""
+"""Which Hopper kernel does a problem, and in which configuration: plain data, chosen without a
+device.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from mxgemm.problem import GemmProblem, Numerics
 from mxgemm.runtime.nvrtc import Source
 
 NUM_MULTIPROCESSORS = 132
-"""Of an H100 or H200 SXM; only the choice between configurations uses it, launches ask the device."""
+"""Of an H100 or H200 SXM; only the choice of a configuration uses it, launches ask the device."""
 
 BLOCK = 32
 TILE_K = 128
@@ -23,7 +25,7 @@ FOLD_WARPS = 8
 """Warps of a block of the fold."""
 
 FEW_ROWS = 512
-"""Up to here the fold gives a row a whole block instead of a warp: the rows cannot fill the device."""
+"""Up to here the fold gives a row a whole block instead of a warp: too few to fill the device."""
 
 FOLDED_TILE = 128
 FOLDED_THREADS = 384
@@ -36,14 +38,18 @@ FOLDED_SUM_ROWS = 64
 
 PACKED_TILE_ROWS = 64
 PACKED_TILE_BYTES = PACKED_TILE_ROWS * TILE_K // 2 + PACKED_TILE_ROWS * TILE_K // BLOCK
-PACKED_EARLY_STAGES = 12
-"""Stages of weights asked for while the fold of the activations still runs, about its 2 us."""
+PACKED_EARLY_STAGES = 4
+"""Stages of weights asked for while the fold of the activations still runs; more of them stand in
+the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 with 12, 2026-11-30).
+"""
 
 SHARED_BYTES = 232448
 """Of a block on Hopper: 227 KiB."""
 
 PACKED_LARGEST_M = 512
-"""Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of tokens."""
+"""Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of
+tokens.
+"""
 
 ALIGNMENT = 256
 """Of every buffer inside the workspace."""
@@ -61,7 +67,8 @@ class FoldedConfig:
 
     Attributes:
         strict: promote every 32 k instead of every 128.
-        plain: D is 16 bits wide and gets alpha * product and nothing else; it leaves by TMA where its rows allow.
+        plain: D is 16 bits wide and gets alpha * product and nothing else; it leaves by TMA where
+        its rows allow.
         dtype: of D.
     """
 
@@ -133,7 +140,9 @@ class PackedConfig:
 
 @dataclass(frozen=True, slots=True)
 class HopperConfig:
-    """What a plan holds: a kernel for folded weights and one for packed weights, where that is worth its while."""
+    """What a plan holds: a kernel for folded weights and one for packed weights, where that is
+    worth its while.
+    """
 
     folded: FoldedConfig
     packed: PackedConfig | None
@@ -146,10 +155,8 @@ class HopperConfig:
         if self.packed is None:
             return text
         packed = self.packed
-        return (
-            f"{text}; packed weight {packed.row_groups * PACKED_TILE_ROWS}x{packed.tokens}x{TILE_K}, "
-            f"k split {packed.split}"
-        )
+        rows = packed.row_groups * PACKED_TILE_ROWS
+        return f"{text}; packed weight {rows}x{packed.tokens}x{TILE_K}, k split {packed.split}"
 
 
 def choose(problem: GemmProblem) -> HopperConfig:
@@ -199,9 +206,11 @@ class Areas:
 
 
 def areas(problem: GemmProblem, config: HopperConfig) -> Areas:
-    """Return where the intermediate buffers of a call lie; what a prepared operand brings along takes no room.
+    """Return where the intermediate buffers of a call lie; what a prepared operand brings along
+    takes no room.
 
-    A packed weight may have to be unpacked, and a smaller configuration may write fewer sums: the areas are the largest.
+    A packed weight may have to be unpacked, and a smaller configuration may write fewer sums: the
+    areas are the largest.
     """
     k = problem.k
     a_rows = 0 if problem.a.prepared_by else problem.m
@@ -214,7 +223,7 @@ def areas(problem: GemmProblem, config: HopperConfig) -> Areas:
         b_rows * k,
         2 * round_up(b_rows, POWERS_MULTIPLE),
         4 * sum_groups * problem.n if problem.epilogue.bias_grad else 0,
-        4 * MAX_TICKETS,
+        4 * MAX_TICKETS if a_rows or b_rows else 0,
     )
     offsets = [0]
     for size in sizes:

@@ -1,4 +1,6 @@
-"""The fold followed by cuBLAS: row-wise scaled E4M3, accumulated without the fast mode that loses percents on same-sign data."""
+"""The fold followed by cuBLAS: row-wise scaled E4M3, accumulated without the fast mode that loses
+percents on same-sign data.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ EASY_POWER = 60
 
 
 def run(problem: GemmProblem, a: MXTensor, b: MXTensor, out: torch.Tensor) -> None:
-    """Compute D into `out`; waits for the fold, to see whether row-wise scales can express the operands.
+    """Compute D into `out`; waits for the fold, to see whether row-wise scales can express the
+    operands.
 
     Raises:
         UnsupportedProblem: a row's scales spread over more than 14 powers, or are extreme.
@@ -27,10 +30,10 @@ def run(problem: GemmProblem, a: MXTensor, b: MXTensor, out: torch.Tensor) -> No
         for side, operand in (("a", left), ("b", right)):
             largest = int(operand.powers.abs().max())
             if largest > EASY_POWER:
+                found = "a wide row" if largest == WIDE_ROW else largest
                 raise UnsupportedProblem(
-                    f"gemm on cuda_hopper_cublas: rows of {side} must have scales within 14 powers of two "
-                    f"and row powers up to {EASY_POWER}, got {'a wide row' if largest == WIDE_ROW else largest}; "
-                    "use cuda_hopper"
+                    f"gemm on cuda_hopper_cublas: rows of {side} must have scales within 14 powers "
+                    f"of two and row powers up to {EASY_POWER}, got {found}; use cuda_hopper"
                 )
         product = torch._scaled_mm(
             left.folded.view(torch.float8_e4m3fn),

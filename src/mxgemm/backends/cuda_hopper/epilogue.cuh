@@ -12,17 +12,17 @@ enum Activation : int { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3 };
 
 // Mirrored by launch.py, field by field.
 struct Epilogue {
-  void* d;                  // [m, n]
-  const void* c;            // [m, n], may be d
-  void* aux;                // [m, n], written forward, read backward
-  const void* bias;         // [n]
-  float* column_sums;       // [groups of the kernel's rows, n], null without a bias gradient
+  void* d;             // [m, n]
+  const void* c;       // [m, n], may be d
+  void* aux;           // [m, n], written forward, read backward
+  const void* bias;    // [n]
+  float* column_sums;  // [groups of the kernel's rows, n], null without a bias gradient
   long long d_stride, c_stride, aux_stride;  // elements from row to row
   float alpha, beta;
   int d_dtype, c_dtype, aux_dtype, bias_dtype;
   int activation;
-  int backward;             // activation's derivative at aux multiplies z
-  int paired;               // two neighbouring columns of every tensor may be accessed as one vector
+  int backward;  // activation's derivative at aux multiplies z
+  int paired;    // two neighbouring columns of every tensor may be accessed as one vector
   int m, n;
 };
 
@@ -106,7 +106,8 @@ DEVICE float derivative(float z, int activation) {
   return 0.5f * (1.f + t) + 0.5f * z * (1.f - t * t) * slope;
 }
 
-// D of one row at two neighbouring columns, before rounding; reads and writes what the epilogue names.
+// D of one row at two neighbouring columns, before rounding; reads and writes what the epilogue
+// names.
 DEVICE F32x2 finish_pair(const Epilogue& e, F32x2 product, F32x2 bias, int row, int column,
                          int count) {
   const bool paired = e.paired && count == 2;
@@ -130,9 +131,10 @@ DEVICE F32x2 finish_pair(const Epilogue& e, F32x2 product, F32x2 bias, int row, 
   return d;
 }
 
-// Finishes rows [0, kRows) x 64 columns that start at (row0, column0) of D, with the kThreads threads of one named barrier;
-// `product(row, pair)` gives the products of columns 2 pair and 2 pair + 1, from shared memory that all threads see. With
-// column sums, kThreads * 8 bytes at `scratch` are overwritten after the last product was read.
+// Finishes rows [0, kRows) x 64 columns that start at (row0, column0) of D, with the kThreads
+// threads of one named barrier; `product(row, pair)` gives the products of columns 2 pair and 2
+// pair + 1, from shared memory that all threads see. With column sums, kThreads * 8 bytes at
+// `scratch` are overwritten after the last product was read.
 template <int kRows, int kThreads, typename Product>
 DEVICE void finish_rows(const Epilogue& e, Product product, int row0, int column0, u32 scratch,
                         int barrier) {

@@ -1,13 +1,16 @@
 // Packed MXFP4 rows -> E4M3 rows and one power of two a row, for one or two operands in one launch.
 //
-//   folded[row][k] = code * 2^6 * 2^-(top - scale),  power[row] = top - 127 - 6,  top = largest scale of the row
+//   folded[row][k] = code * 2^6 * 2^-(top - scale),  power[row] = top - 127 - 6,  top = largest
+//   scale of the row
 //
-// so that folded * 2^power is the value, exactly, while top - scale <= 14. Where the scales alone spread wider, blocks of
-// zeros and NaN blocks are left out of `top`; where the rest still does, the row is left unfolded (distance 0 everywhere) and
-// marked kWideRow: the GEMM scales it block by block. A NaN block becomes E4M3 NaNs. Powers past the last row, up to a
-// multiple of 128, are 0. Also zeroes the tickets of the GEMM that follows.
+// so that folded * 2^power is the value, exactly, while top - scale <= 14. Where the scales alone
+// spread wider, blocks of zeros and NaN blocks are left out of `top`; where the rest still does,
+// the row is left unfolded (distance 0 everywhere) and marked kWideRow: the GEMM scales it block by
+// block. A NaN block becomes E4M3 NaNs. Powers past the last row, up to a multiple of 128, are 0.
+// Also zeroes the tickets of the GEMM that follows.
 //
-// Work       MX_WARPS warps a row, 8 warps a block; a lane takes 16 codes (8 bytes in, 16 out), so loads and stores of a warp
+// Work       MX_WARPS warps a row, 8 warps a block; a lane takes 16 codes (8 bytes in, 16 out), so
+// loads and stores of a warp
 //            are contiguous; the next kChunks chunks are loaded while these are folded.
 // Limits     k % 32 == 0; codes 8-byte, folded 16-byte aligned.
 #include "e2m1.cuh"
@@ -143,9 +146,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 3)
   const bool wide = extent.is_wide();
   __syncthreads();  // the table
   if (lane == 0) {
-    powers[index] = wide                     ? kWideRow
-                    : extent.top == kNoScale ? 0
-                                             : extent.top - (127 + kFoldTop);
+    powers[index] = wide ? kWideRow : extent.top == kNoScale ? 0 : extent.top - (127 + kFoldTop);
   }
   for (int start = 0; start < row.chunks; start += kChunks * kLanesPerRow) {
     U32x2 words[kChunks];
@@ -157,7 +158,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 3)
       const int chunk = start + i * kLanesPerRow + lane;
       if (chunk < row.chunks) {
         const int scale = row.scales[chunk / 2];
-        // A block of zeros may lie anywhere: the clamp keeps it inside the table, and its codes are zeros in every row of it.
+        // A block of zeros may lie anywhere: the clamp keeps it inside the table, and its codes are
+        // zeros in every row of it.
         const int distance = wide ? 0 : min(max(extent.top - scale, 0), kFoldWindow);
         const U32x2 entry = table[scale == kE8m0Nan ? kFoldNanRow : distance];
         const U32x2 low = fold_word(words[i].x, entry), high = fold_word(words[i].y, entry);

@@ -1,19 +1,28 @@
-// D[M,N] = epilogue(A[M,K] @ B[N,K].T), both operands folded: E4M3 bytes, K-major, and one power of two a row.
+// D[M,N] = epilogue(A[M,K] @ B[N,K].T), both operands folded: E4M3 bytes, K-major, and one power of
+// two a row.
 //
-// Operands   a, b: E4M3 [rows, k] (tensor maps, boxes of 128 rows x 128 k, 128-byte swizzle; TMA fills what lies outside
-//            with zeros, so any m, n and any k % 32 == 0 will do); powers int16 [rows rounded up to 128].
-//            A row whose scales span more than 14 powers cannot be folded: its power is kWideRow, its bytes are the codes
-//            times 2^6 without their block scales, and tiles that hold such a row scale block by block.
-// Tile walk  persistent, 128 x 128 tiles, groups of 16 tile rows walked column by column (operand reuse in L2).
-// Roles      warpgroup 2: one thread issues the copies; warpgroups 0 and 1: 64 rows of the tile each.
-// Pipeline   6 stages of A | B, filled by TMA (full barriers), emptied by the 8 consumer warps (empty barriers).
-// Numbers    a wgmma accumulator keeps 14 significant bits and truncates, so the sum of kStepsPerPromotion k-steps of 32
-//            is added to an FP32 one in registers; two temporary accumulators keep a wgmma in flight meanwhile. The sum of
-//            one k-step is exact: 32 products of one scale are multiples of 1/4 up to 1152.
-// Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage | add it | ...; drained every
-//            kUnroll stages, because ptxas serialises wgmma groups that live across a loop's back edge (note C7514).
-// Epilogue   plain 16-bit D: registers -> stmatrix -> TMA store; everything else through epilogue.cuh.
-//            Warpgroup 1 starts late, so that one warpgroup's epilogue runs under the other's wgmmas.
+// Operands   a, b: E4M3 [rows, k] (tensor maps, boxes of 128 rows x 128 k, 128-byte swizzle; TMA
+// fills what lies outside
+//            with zeros, so any m, n and any k % 32 == 0 will do); powers int16 [rows rounded up to
+//            128]. A row whose scales span more than 14 powers cannot be folded: its power is
+//            kWideRow, its bytes are the codes times 2^6 without their block scales, and tiles that
+//            hold such a row scale block by block.
+// Tile walk  persistent, 128 x 128 tiles, groups of 16 tile rows walked column by column (operand
+// reuse in L2). Roles      warpgroup 2: one thread issues the copies; warpgroups 0 and 1: 64 rows
+// of the tile each. Pipeline   6 stages of A | B, filled by TMA (full barriers), emptied by the 8
+// consumer warps (empty barriers). Numbers    a wgmma accumulator keeps 14 significant bits and
+// truncates, so the sum of kStepsPerPromotion k-steps of 32
+//            is added to an FP32 one in registers; two temporary accumulators keep a wgmma in
+//            flight meanwhile. The sum of one k-step is exact: 32 products of one scale are
+//            multiples of 1/4 up to 1152.
+// Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
+// add it | ...; drained every
+//            kUnroll stages, because ptxas serialises wgmma groups that live across a loop's back
+//            edge (note C7514).
+// Epilogue   plain 16-bit D: registers -> stmatrix -> TMA store; everything else through
+// epilogue.cuh.
+//            Warpgroup 1 starts late, so that one warpgroup's epilogue runs under the other's
+//            wgmmas.
 // Limits     k % 32 == 0, k > 0; TMA store needs D's rows 16-byte aligned (the host chooses).
 #include "e2m1.cuh"
 #include "epilogue.cuh"
@@ -24,7 +33,8 @@
 #define MX_STEPS_PER_PROMOTION 4
 #endif
 #ifndef MX_PLAIN_DTYPE
-#define MX_PLAIN_DTYPE 2  // Dtype of a D that gets alpha * product and nothing else; 0: the full epilogue
+#define MX_PLAIN_DTYPE \
+  2  // Dtype of a D that gets alpha * product and nothing else; 0: the full epilogue
 #endif
 
 constexpr int kTileM = 128, kTileN = 128, kTileK = 128;
@@ -38,10 +48,11 @@ constexpr int kSteps = kTileK / kStepK;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
 constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? 16 : 4;
 constexpr int kAccumulators = kRowsPerConsumer * kTileN / kWarpgroup;
-constexpr int kGroupRows = 16;       // tile rows walked together
+constexpr int kGroupRows = 16;        // tile rows walked together
 constexpr int kStaggerClocks = 1200;  // about an epilogue
-constexpr int kWideRow = 0x4000;     // power of a row that is not folded
-constexpr int kEasyPower = 60;       // powers up to here may be multiplied one after the other without over- or underflow
+constexpr int kWideRow = 0x4000;      // power of a row that is not folded
+constexpr int kEasyPower =
+    60;  // powers up to here may be multiplied one after the other without over- or underflow
 
 // Shared memory, in bytes from a 1024-byte boundary.
 constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK, kStageBytes = kBytesA + kBytesB;
@@ -62,7 +73,7 @@ struct FoldedGemm {
   const u8* a_scales;  // E8M0 [m, k / 32], read for wide rows
   const u8* b_scales;
   long long a_scales_pitch, b_scales_pitch;
-  int* tickets;        // [grid] zeros, or null: tiles by block number
+  int* tickets;  // [grid] zeros, or null: tiles by block number
   int m, n, k;
 };
 
@@ -110,8 +121,9 @@ struct Shared {
   DEVICE u32 first_tile() const { return base + kBarriersOffset + 16 * kStages; }
 };
 
-// The first tile of this block: its multiprocessor's number, so that neighbours share operands in L2 also when blocks start
-// in any order. Each number is given out once: a taken one (two blocks on a multiprocessor, a partitioned GPU) moves on.
+// The first tile of this block: its multiprocessor's number, so that neighbours share operands in
+// L2 also when blocks start in any order. Each number is given out once: a taken one (two blocks on
+// a multiprocessor, a partitioned GPU) moves on.
 DEVICE int take_ticket(int* tickets) {
   if (!tickets) return blockIdx.x;
   int slot = multiprocessor() % gridDim.x;
@@ -180,13 +192,13 @@ struct Consumer {
   DEVICE void sum_folded(float (&total)[kAccumulators], float (&even)[kAccumulators],
                          float (&odd)[kAccumulators]) {
     constexpr int kBatches = kBlocks * kBatchesPerStage;
-    auto begin = [&](float(&sum)[kAccumulators], int batch) {
+    auto begin = [&](float (&sum)[kAccumulators], int batch) {
       const int part = batch % kBatchesPerStage;
       if (part == 0) mbarrier_wait(shared.full(filled.stage), filled.parity);
       start(sum, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
       if (part == kBatchesPerStage - 1) filled.next();
     };
-    auto finish = [&](float(&sum)[kAccumulators], int batch) {
+    auto finish = [&](float (&sum)[kAccumulators], int batch) {
       if (batch % kBatchesPerStage == kBatchesPerStage - 1) release();
       pin(sum);
 #pragma unroll
@@ -213,17 +225,16 @@ struct Consumer {
     }
   }
 
-  // Power of a block of a row: of the row when it is folded, of the block's own scale when it is wide. A NaN block's bytes
-  // are NaN, whatever its power.
-  static DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int blocks, int block,
-                                int power) {
+  // Power of a block of a row: of the row when it is folded, of the block's own scale when it is
+  // wide. A NaN block's bytes are NaN, whatever its power.
+  static DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int blocks,
+                                int block, int power) {
     if (power != kWideRow) return power;
-    return row < rows && block < blocks ? scales[row * pitch + block] -
-                                              (127 + kFoldTop)
-                                        : 0;
+    return row < rows && block < blocks ? scales[row * pitch + block] - (127 + kFoldTop) : 0;
   }
 
-  // Sums `stages` stages for a tile that holds wide rows: every k-step is scaled block by block. Slow and exact.
+  // Sums `stages` stages for a tile that holds wide rows: every k-step is scaled block by block.
+  // Slow and exact.
   DEVICE void sum_wide(float (&total)[kAccumulators], float (&sum)[kAccumulators], u32 powers,
                        int m, int n, int stages) {
     const int blocks = g.k / kStepK, row = warp * 16 + lane / 4;
@@ -237,8 +248,8 @@ struct Consumer {
       sync();
       for (int step = 0; step < kSteps; ++step) {
         store_shared_u32(columns + (step * kTileN + thread) * 4,
-                         block_power(g.b_scales, g.b_scales_pitch, n + thread, g.n, blocks, stage * kSteps + step,
-                                     power_at(kRowsPerConsumer + thread)));
+                         block_power(g.b_scales, g.b_scales_pitch, n + thread, g.n, blocks,
+                                     stage * kSteps + step, power_at(kRowsPerConsumer + thread)));
       }
       sync();
       mbarrier_wait(shared.full(filled.stage), filled.parity);
@@ -273,7 +284,8 @@ struct Consumer {
     sync();
   }
 
-  // total * 2^(row power + column power). Easy powers multiply one after the other; others in halves of their sum.
+  // total * 2^(row power + column power). Easy powers multiply one after the other; others in
+  // halves of their sum.
   DEVICE void scale_rows(float (&total)[kAccumulators], u32 powers, bool easy) const {
     const u32 rows = powers + (warp * 16 + lane / 4) * 2;
     const int p0 = static_cast<i16>(load_shared_u16(rows));
@@ -319,8 +331,8 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* v = &total[(chunk * 8 + j + i / 2) * 4 + i % 2 * 2];
-          words[i] = MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1])
-                                                 : pack_float16(v[0], v[1]);
+          words[i] =
+              MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
         }
         store_matrix_x4(buffer + row * 128 + (((j + half) ^ (row % 8)) << 4), words);
       }
@@ -336,8 +348,11 @@ struct Consumer {
   // Everything else: chunks of 64 columns in FP32 through this warpgroup's buffer.
   DEVICE void store_full(const float (&total)[kAccumulators], int m, int n) const {
     const u32 buffer = shared.out(index);
-    // 16 bytes of a row move by the row's number, so that a quarter warp's rows fall into different banks.
-    auto place = [&](int row, int pair) { return buffer + row * 256 + ((pair ^ (row % 8 * 4)) * 8); };
+    // 16 bytes of a row move by the row's number, so that a quarter warp's rows fall into different
+    // banks.
+    auto place = [&](int row, int pair) {
+      return buffer + row * 256 + ((pair ^ (row % 8 * 4)) * 8);
+    };
     const int row = warp * 16 + lane / 4;
 #pragma unroll
     for (int chunk = 0; chunk < kTileN / 64; ++chunk) {

@@ -1,17 +1,24 @@
-// D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see pack.cu) and decoded in registers.
+// D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see pack.cu) and
+// decoded in registers.
 //
-// Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers int16; b: tiles of 64 rows
+// Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
+// int16; b: tiles of 64 rows
 //            x 128 k, 4352 bytes each, [rows / 64][k / 128], powers int16, padded to 128 rows.
-// Tile walk  persistent; a tile is kTokens rows of A x kRowGroups * 64 rows of B; tokens fastest, so that a tile of B is
+// Tile walk  persistent; a tile is kTokens rows of A x kRowGroups * 64 rows of B; tokens fastest,
+// so that a tile of B is
 //            read from memory once.
-// Roles      the last warpgroup: a thread of each warp issues copies; kRowGroups * kSplit consumer warpgroups, each 64 rows of B,
+// Roles      the last warpgroup: a thread of each warp issues copies; kRowGroups * kSplit consumer
+// warpgroups, each 64 rows of B,
 //            kSplit of them taking turns along k, a stage each.
-// Pipeline   stages of kRowGroups tiles of B | one box of A; full barriers by copy bytes, empty ones by warps.
-//            The first stages' B is on its way before the previous kernel in the stream (the fold of A) has finished.
-// Numbers    B is the 64-row operand of wgmma: 8 codes become 8 E4M3 bytes by 7 instructions and a table row, go in by
+// Pipeline   stages of kRowGroups tiles of B | one box of A; full barriers by copy bytes, empty
+// ones by warps.
+//            The first stages' B is on its way before the previous kernel in the stream (the fold
+//            of A) has finished.
+// Numbers    B is the 64-row operand of wgmma: 8 codes become 8 E4M3 bytes by 7 instructions and a
+// table row, go in by
 //            registers, and D comes out transposed. Promotion and wide rows as in gemm_folded.cu.
-// Epilogue   partial sums -> shared memory -> added over kSplit in order, scaled, finished by epilogue.cuh.
-// Limits     k % 32 == 0, k > 0.
+// Epilogue   partial sums -> shared memory -> added over kSplit in order, scaled, finished by
+// epilogue.cuh. Limits     k % 32 == 0, k > 0.
 #include "e2m1.cuh"
 #include "epilogue.cuh"
 #include "ptx.cuh"
@@ -52,17 +59,20 @@ constexpr int kAccumulators = kTokens / 2;
 constexpr int kWideRow = 0x4000;
 constexpr int kEasyPower = 60;
 
-// A packed tile: codes [warp 4][half 2][lane 32][16 bytes], table offsets [warp 4][row 8][half 2][step 4].
+// A packed tile: codes [warp 4][half 2][lane 32][16 bytes], table offsets [warp 4][row 8][half
+// 2][step 4].
 constexpr int kTileCodeBytes = kTileRows * kTileK / 2;
 constexpr int kTileBytes = kTileCodeBytes + kTileRows * kSteps;
 constexpr int kBoxBytes = kTokens * kTileK;
 
-// Shared memory, in bytes from a 1024-byte boundary: boxes of A first, since the swizzle wants that boundary.
+// Shared memory, in bytes from a 1024-byte boundary: boxes of A first, since the swizzle wants that
+// boundary.
 constexpr int kStageTiles = kRowGroups * kTileBytes;
 constexpr int kTilesOffset = kStages * kBoxBytes;
 constexpr int kSumsOffset = kTilesOffset + kStages * kStageTiles;
 constexpr int kSumsBytes = kTokens * kTileRows * 4;  // of one consumer
-static_assert(kSumsBytes >= 4 * kSteps * (kTokens + kTileRows), "wide stages keep their powers there");
+static_assert(kSumsBytes >= 4 * kSteps * (kTokens + kTileRows),
+              "wide stages keep their powers there");
 constexpr int kPowersOffset = kSumsOffset + kConsumers * kSumsBytes;
 constexpr int kPowersBytes = 4 * (kTileRows + kTokens);  // of one consumer
 constexpr int kTableOffset = kPowersOffset + kConsumers * kPowersBytes;
@@ -80,7 +90,8 @@ struct PackedGemm {
   const u8* b_scales;
   long long a_scales_pitch, b_scales_pitch;
   int m, n, k;
-  int early;  // stages whose B is asked for before the previous kernel has finished; 0 when A is there already
+  int early;  // stages whose B is asked for before the previous kernel has finished; 0 when A is
+              // there already
 };
 
 struct Walk {
@@ -120,7 +131,8 @@ struct Shared {
   DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
 };
 
-// One thread of each warp of the last warpgroup; the warps take turns along k, since one thread alone is too slow.
+// One thread of each warp of the last warpgroup; the warps take turns along k, since one thread
+// alone is too slow.
 struct Producer {
   const PackedGemm& g;
   const TensorMap& a;
@@ -128,7 +140,8 @@ struct Producer {
   Walk walk;
   int warp;
 
-  // Starts the copies of B's tiles of a group into a stage of the ring; `rows` are the tiles of the block's first 64 rows.
+  // Starts the copies of B's tiles of a group into a stage of the ring; `rows` are the tiles of the
+  // block's first 64 rows.
   DEVICE void load_tiles(const u8* rows, int group, int stage) const {
     mbarrier_expect(shared.full(stage), kStageTiles + kBoxBytes);
 #pragma unroll
@@ -161,7 +174,8 @@ struct Producer {
         token = walk.token(tile);
         rows = tiles(walk.row(tile));
       }
-      // Groups are counted from the stage that the tile begins with, so that a warp keeps to its own stages.
+      // Groups are counted from the stage that the tile begins with, so that a warp keeps to its
+      // own stages.
       const int mine = (warp + kProducers - base.stage % kProducers) % kProducers;
       Cursor cursor = base;
       cursor.advance(mine);
@@ -197,15 +211,16 @@ struct Consumer {
 
   DEVICE void sync_splits() const { named_barrier(1 + row_group, kSplit * kWarpgroup); }
 
-  // Powers of this consumer's rows and of the tokens to shared memory, as int32; returns the largest magnitude.
+  // Powers of this consumer's rows and of the tokens to shared memory, as int32; returns the
+  // largest magnitude.
   DEVICE int fetch_powers(int token, int row) const {
     const u32 target = shared.powers(index);
     int largest = 0;
     for (int i = thread; i < kTileRows + kTokens; i += kWarpgroup) {
       const int token_at = token + i - kTileRows;
-      const int power = i < kTileRows     ? g.b_powers[row + i]
+      const int power = i < kTileRows    ? g.b_powers[row + i]
                         : token_at < g.m ? g.a_powers[token_at]
-                                          : 0;
+                                         : 0;
       store_shared_u32(target + 4 * i, power);
     }
     named_barrier(1 + kRowGroups + index, kWarpgroup);
@@ -288,7 +303,8 @@ struct Consumer {
     }
   }
 
-  // This warpgroup's `count` stages, the next one's codes decoded while the tensor cores work on this one's.
+  // This warpgroup's `count` stages, the next one's codes decoded while the tensor cores work on
+  // this one's.
   DEVICE void sum_ahead(float (&total)[kAccumulators], int count) {
     float sum[kAccumulators];
     u32 now[kSteps][4], next[kSteps][4];
@@ -316,15 +332,15 @@ struct Consumer {
     if (count == 2) advance(next, now, false);
   }
 
-  DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int block, int power) const {
+  DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int block,
+                         int power) const {
     const int blocks = g.k / kStepK;
     if (power != kWideRow) return power;
-    return row < rows && block < blocks ? scales[row * pitch + block] -
-                                              (127 + kFoldTop)
-                                        : 0;
+    return row < rows && block < blocks ? scales[row * pitch + block] - (127 + kFoldTop) : 0;
   }
 
-  // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and exact.
+  // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
+  // exact.
   DEVICE void sum_stage_wide(float (&total)[kAccumulators], int token, int row, int group) {
     const u32 tokens = shared.sums(index);  // int32 [steps][tokens], in the idle buffer of the sums
     const u32 rows = tokens + kSteps * kTokens * 4;
@@ -336,8 +352,9 @@ struct Consumer {
       const int block = group * kSteps + step;
       store_shared_u32(
           tokens + 4 * i,
-          is_token ? block_power(g.a_scales, g.a_scales_pitch, token + at, g.m, block, token_power(at))
-                   : block_power(g.b_scales, g.b_scales_pitch, row + at, g.n, block, row_power(at)));
+          is_token
+              ? block_power(g.a_scales, g.a_scales_pitch, token + at, g.m, block, token_power(at))
+              : block_power(g.b_scales, g.b_scales_pitch, row + at, g.n, block, row_power(at)));
     }
     named_barrier(1 + kRowGroups + index, kWarpgroup);
     float sum[kAccumulators];
@@ -356,8 +373,7 @@ struct Consumer {
       const int p1 = load_shared_u32(upper + step * kTileRows * 4 + 32);
 #pragma unroll
       for (int i = 0; i < kAccumulators; i += 4) {
-        const U32x2 q =
-            load_shared_u32x2(tokens + (step * kTokens + i * 2 + lane % 4 * 2) * 4);
+        const U32x2 q = load_shared_u32x2(tokens + (step * kTokens + i * 2 + lane % 4 * 2) * 4);
         const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
         total[i] += scale_by_power(sum[i], p0 + q0);
         total[i + 1] += scale_by_power(sum[i + 1], p0 + q1);
@@ -367,7 +383,8 @@ struct Consumer {
     }
   }
 
-  // Address of (token, row) of a consumer's sums: 32 bytes move by the token, so that a warp's stores fall into all banks.
+  // Address of (token, row) of a consumer's sums: 32 bytes move by the token, so that a warp's
+  // stores fall into all banks.
   DEVICE u32 place(int consumer, int token, int row) const {
     return shared.sums(consumer) + (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
   }

@@ -1,6 +1,7 @@
 """Host side of the Hopper kernels: their arguments, their workspace, their order in the stream.
 
-Everything that depends on the problem alone is worked out once, by `Launcher`; a call only fills in addresses.
+Everything that depends on the problem alone is worked out once, by `Launcher`; a call only fills in
+addresses.
 """
 
 from __future__ import annotations
@@ -102,7 +103,9 @@ def multiprocessors(device: int) -> int:
 
 @functools.cache
 def fold_kernel(device: int, *, few_rows: bool) -> tuple[Kernel, int]:
-    """Return the fold and the rows of one of its blocks: a warp a row, or all of a block's when rows are few."""
+    """Return the fold and the rows of one of its blocks: a warp a row, or all of a block's when
+    rows are few.
+    """
     warps = cfg.FOLD_WARPS if few_rows else 1
     source = Source(cfg.HERE / "fold.cu", (("MX_WARPS", warps),))
     threads = 32 * cfg.FOLD_WARPS
@@ -273,8 +276,10 @@ class Launcher:
         """Fold what is not prepared, multiply, finish; all in torch's current stream, on the
         current device.
         """
-        workspace = torch.empty(self.areas.nbytes, dtype=torch.uint8, device=out.device)
-        start = workspace.data_ptr()
+        start = 0
+        if self.areas.nbytes:
+            workspace = torch.empty(self.areas.nbytes, dtype=torch.uint8, device=out.device)
+            start = workspace.data_ptr()
         stream = cuda_driver.current_stream(self.device)
         sums = start + self.areas.sums if args.bias_grad is not None else 0
         epilogue = self._epilogue(out, args, sums)

@@ -1,13 +1,16 @@
 // The packed form of a weight, and the way back to folded rows.
 //
-// Tile       64 rows x 128 k in 4352 bytes, tiles in order [rows / 64][k / 128]. Row r = 16 warp + 8 half + lane / 4 of a tile
+// Tile       64 rows x 128 k in 4352 bytes, tiles in order [rows / 64][k / 128]. Row r = 16 warp +
+// 8 half + lane / 4 of a tile
 //            lies where the wgmma lanes that multiply it read it:
-//              codes    [warp 4][half 2][lane 32][word 4]: word s of lane holds k = 32 s + 4 (lane % 4) .. + 3 in nibbles 0..3
-//                       and k = 32 s + 16 + 4 (lane % 4) .. + 3 in nibbles 4..7, magnitudes in bits 0..2 of each nibble,
-//                       signs as fold_tile_word wants them;
-//              offsets  [warp 4][lane / 4][half 2][step 4]: 8 * row of the fold table for block s, a byte each.
-// Powers     int16 a row, as fold.cu makes them; kWideRow with offsets 0 where the row cannot be folded.
-// Pads       rows up to a multiple of 128 and k up to a multiple of 128 are zeros.
+//              codes    [warp 4][half 2][lane 32][word 4]: word s of lane holds k = 32 s + 4 (lane
+//              % 4) .. + 3 in nibbles 0..3
+//                       and k = 32 s + 16 + 4 (lane % 4) .. + 3 in nibbles 4..7, magnitudes in bits
+//                       0..2 of each nibble, signs as fold_tile_word wants them;
+//              offsets  [warp 4][lane / 4][half 2][step 4]: 8 * row of the fold table for block s,
+//              a byte each.
+// Powers     int16 a row, as fold.cu makes them; kWideRow with offsets 0 where the row cannot be
+// folded. Pads       rows up to a multiple of 128 and k up to a multiple of 128 are zeros.
 #include "e2m1.cuh"
 #include "ptx.cuh"
 
@@ -66,8 +69,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Tiles to folded rows E4M3 [rows, k], for the GEMM that takes both operands folded. A warp turns 16 rows x 128 k around in
-// shared memory; the pitch of 144 bytes keeps both its writes and its reads free of bank conflicts.
+// Tiles to folded rows E4M3 [rows, k], for the GEMM that takes both operands folded. A warp turns
+// 16 rows x 128 k around in shared memory; the pitch of 144 bytes keeps both its writes and its
+// reads free of bank conflicts.
 constexpr int kPitch = kTileK + 16;
 constexpr int kGroupsPerBlock = 4;
 
@@ -85,8 +89,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   for (int group = blockIdx.x * kGroupsPerBlock; group < last; ++group) {
     const u8* tile =
         tiles + (static_cast<long long>(blockIdx.y) * groups + group) * kTileBytes + warp * 1024;
-    const U32x2 offsets = *reinterpret_cast<const U32x2*>(
-        tile + kTileCodeBytes - warp * 1024 + warp * 64 + lane / 4 * 8);
+    const U32x2 offsets = *reinterpret_cast<const U32x2*>(tile + kTileCodeBytes - warp * 1024 +
+                                                          warp * 64 + lane / 4 * 8);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const U32x4 v = load_streamed(reinterpret_cast<const U32x4*>(tile + half * 512) + lane);

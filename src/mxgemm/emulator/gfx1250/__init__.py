@@ -1,9 +1,12 @@
-"""gfx1250 (CDNA5, wave32): its instruction table, encodings, assembly syntax and calling convention."""
+"""gfx1250 (CDNA5, wave32): its instruction table, encodings, assembly syntax and calling
+convention.
+"""
 
 from __future__ import annotations
 
 from mxgemm.emulator.architecture import Architecture
 from mxgemm.emulator.gfx1250.encoding import decode
+from mxgemm.emulator.gfx1250.performance import RATES
 from mxgemm.emulator.gfx1250.table import COUNTERS, ROWS
 from mxgemm.emulator.gfx1250.text import parse
 
@@ -18,4 +21,5 @@ ARCHITECTURE = Architecture(
     counters=COUNTERS,
     parse=parse,
     decode=decode,
+    rates=RATES,
 )

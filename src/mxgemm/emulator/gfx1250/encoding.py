@@ -1,7 +1,8 @@
 """The binary path: machine code to instructions.
 
-Every encoding is a function from its dwords to named raw fields and modifiers; a row of the table says which of those fields
-an instruction has. Source: AMD CDNA5 ISA reference guide, microcode formats; checked against LLVM's assembler.
+Every encoding is a function from its dwords to named raw fields and modifiers; a row of the table
+says which of those fields an instruction has. Source: AMD CDNA5 ISA reference guide, microcode
+formats; checked against LLVM's assembler.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def _signed(value: int, bits: int) -> int:
 
 @dataclass
 class _Raw:
-    """What an encoding yields: operand codes by field name (9-bit source space), modifiers, and its length in dwords."""
+    """What an encoding yields: operand codes by field name (9-bit source space), modifiers, and its
+    length in dwords.
+    """
 
     key: tuple[str, int]
     dwords: int
@@ -53,7 +56,11 @@ Dwords = tuple[int, ...]
 
 
 def _sop2(w: Dwords) -> _Raw:
-    return _Raw(("SOP2", _bits(w[0], 29, 23)), 1, {"sdst": _bits(w[0], 22, 16), "src1": _bits(w[0], 15, 8), "src0": w[0] & 255})
+    return _Raw(
+        ("SOP2", _bits(w[0], 29, 23)),
+        1,
+        {"sdst": _bits(w[0], 22, 16), "src1": _bits(w[0], 15, 8), "src0": w[0] & 255},
+    )
 
 
 def _sop1(w: Dwords) -> _Raw:
@@ -76,18 +83,35 @@ def _sopk(w: Dwords) -> _Raw:
 
 def _sopp(w: Dwords) -> _Raw:
     immediate = w[0] & 0xFFFF
-    codes = {"imm": immediate, "depctr": immediate, "barrier": immediate, "label": _signed(immediate, 16), "ignored": 0}
+    codes = {
+        "imm": immediate,
+        "depctr": immediate,
+        "barrier": immediate,
+        "label": _signed(immediate, 16),
+        "ignored": 0,
+    }
     return _Raw(("SOPP", _bits(w[0], 22, 16)), 1, codes)
 
 
 def _smem(w: Dwords) -> _Raw:
-    codes = {"sdst": _bits(w[0], 12, 6), "base": _bits(w[0], 5, 0) * 2, "soffset": _bits(w[1], 31, 25)}
-    return _Raw(("SMEM", _bits(w[0], 18, 13)), 2, codes, {"offset0": _signed(_bits(w[1], 23, 0), 24)})
+    codes = {
+        "sdst": _bits(w[0], 12, 6),
+        "base": _bits(w[0], 5, 0) * 2,
+        "soffset": _bits(w[1], 31, 25),
+    }
+    return _Raw(
+        ("SMEM", _bits(w[0], 18, 13)), 2, codes, {"offset0": _signed(_bits(w[1], 23, 0), 24)}
+    )
 
 
 def _vop1(w: Dwords) -> _Raw:
     destination = _bits(w[0], 24, 17)
-    codes = {"dst": _FIRST_VECTOR + destination, "sdst": destination, "src0": w[0] & 511, "ignored": 0}
+    codes = {
+        "dst": _FIRST_VECTOR + destination,
+        "sdst": destination,
+        "src0": w[0] & 511,
+        "ignored": 0,
+    }
     return _Raw(("VOP1", _bits(w[0], 16, 9)), 1, codes)
 
 
@@ -107,7 +131,14 @@ def _vopc(w: Dwords) -> _Raw:
     return _Raw(("VOPC", _bits(w[0], 24, 17)), 1, codes)
 
 
-_CARRY_OUT = {"v_add_co_u32", "v_sub_co_u32", "v_subrev_co_u32", "v_add_co_ci_u32", "v_sub_co_ci_u32", "v_subrev_co_ci_u32"}
+_CARRY_OUT = {
+    "v_add_co_u32",
+    "v_sub_co_u32",
+    "v_subrev_co_u32",
+    "v_add_co_ci_u32",
+    "v_sub_co_ci_u32",
+    "v_subrev_co_ci_u32",
+}
 
 
 def _vop3(w: Dwords) -> _Raw:
@@ -131,7 +162,11 @@ def _vop3(w: Dwords) -> _Raw:
         raw.negate = 0
         return raw
     raw.absolute = _bits(w[0], 10, 8)
-    raw.modifiers |= {"op_sel": _bits(w[0], 14, 11), "clamp": _bits(w[0], 15, 15), "omod": _bits(w[1], 28, 27)}
+    raw.modifiers |= {
+        "op_sel": _bits(w[0], 14, 11),
+        "clamp": _bits(w[0], 15, 15),
+        "omod": _bits(w[1], 28, 27),
+    }
     return raw
 
 
@@ -170,7 +205,9 @@ def _vop3px2(w: Dwords) -> _Raw:
         "matrix_a_scale_fmt": _bits(w[1], 30, 29),
         "matrix_b_scale_fmt": _bits(w[0], 9, 8),
     }
-    if not BY_OPCODE.get(key, ROWS["v_nop"]).name.endswith("_f8f6f4"):  # FP4 only: the fields are filler
+    if not BY_OPCODE.get(key, ROWS["v_nop"]).name.endswith(
+        "_f8f6f4"
+    ):  # FP4 only: the fields are filler
         del modifiers["matrix_a_fmt"], modifiers["matrix_b_fmt"]
     return _Raw(key, 4, codes, modifiers)
 
@@ -184,7 +221,11 @@ def _vds(w: Dwords) -> _Raw:
         "dst": _FIRST_VECTOR + _bits(w[1], 31, 24),
     }
     two = raw.key in BY_OPCODE and "2addr" in BY_OPCODE[raw.key].name
-    raw.modifiers = {"offset0": w[0] & 255, "offset1": _bits(w[0], 15, 8)} if two else {"offset0": w[0] & 0xFFFF}
+    raw.modifiers = (
+        {"offset0": w[0] & 255, "offset1": _bits(w[0], 15, 8)}
+        if two
+        else {"offset0": w[0] & 0xFFFF}
+    )
     return raw
 
 
@@ -237,7 +278,7 @@ _ENCODINGS: tuple[tuple[int, int, Callable[[Dwords], _Raw]], ...] = (
 
 
 def _upper_half(raw: _Raw) -> bool:
-    """Return whether an instruction on 16-bit registers names an upper half, which is not emulated."""
+    """Return whether an instruction on half registers names an upper one: not emulated."""
     if raw.key[0] == "VOP1":
         return any(code >= _FIRST_VECTOR + 128 for code in raw.codes.values())
     return bool(raw.modifiers.get("op_sel"))
@@ -271,10 +312,10 @@ class _Decoder:
                 raw = decoder(self.window(start))
                 break
         else:
-            self.fail(start)
+            raise self.unknown(start)
         row = BY_OPCODE.get(raw.key)
         if row is None or (row.name in HALF_OPERANDS and _upper_half(raw)):
-            self.fail(start)
+            raise self.unknown(start)
         instruction = self.build(row, raw, start)
         self.at = start + raw.dwords + self.literal_dwords
         if row.name == "s_set_vgpr_msb":
@@ -284,9 +325,10 @@ class _Decoder:
     def window(self, start: int) -> Dwords:
         return (*self.words[start : start + 4], 0, 0, 0)
 
-    def fail(self, start: int) -> None:
+    def unknown(self, start: int) -> DecodeError:
         words = " ".join(f"{w:08x}" for w in self.words[start : start + 4])
-        raise DecodeError(f"decode at 0x{self.base + 4 * start:x}: the instruction {words} is not known to the emulator")
+        place = f"decode at 0x{self.base + 4 * start:x}"
+        return DecodeError(f"{place}: the instruction {words} is not known to the emulator")
 
     def build(self, row: Row, raw: _Raw, start: int) -> Instruction:
         operands = []
@@ -295,7 +337,9 @@ class _Decoder:
             source = {"src0": 0, "src1": 1, "src2": 2}.get(f.name)
             if source is not None:
                 operand = replace(
-                    operand, negate=bool(raw.negate >> source & 1), absolute=bool(raw.absolute >> source & 1)
+                    operand,
+                    negate=bool(raw.negate >> source & 1),
+                    absolute=bool(raw.absolute >> source & 1),
                 )
             operands.append(operand)
         if len(operands) == 1 and row.fields[0].name == "ignored":
@@ -307,7 +351,13 @@ class _Decoder:
             raw.modifiers["op_sel_hi"] &= (1 << (len(row.fields) - 1)) - 1
         modifiers = tuple(sorted((k, v) for k, v in raw.modifiers.items() if v))
         return Instruction(
-            row.name, tuple(operands), modifiers, target, None, self.msb, address=self.base + 4 * start
+            row.name,
+            tuple(operands),
+            modifiers,
+            target,
+            None,
+            self.msb,
+            address=self.base + 4 * start,
         )
 
     def operand(self, f: Field, raw: _Raw, literal_at: int) -> Operand:
@@ -339,8 +389,7 @@ class _Decoder:
         if code == _LITERAL64:
             self.literal_dwords = 2
             return constant(self.words[literal_at] | self.words[literal_at + 1] << 32, f)
-        self.fail(literal_at - 1)
-        raise AssertionError
+        raise self.unknown(literal_at - 1)
 
     def dual(self, start: int, first: int) -> Instruction:
         w = self.window(start)
@@ -351,7 +400,7 @@ class _Decoder:
         halves = []
         for number, raw in raws:
             if number not in DUAL:
-                self.fail(start)
+                raise self.unknown(start)
             raw.dwords = dwords
             name = DUAL[number]
             if name == "v_bitop2_b32":
@@ -364,7 +413,9 @@ class _Decoder:
         if instruction.target is None:
             return instruction
         if instruction.target not in starts:
-            raise DecodeError(f"decode at 0x{instruction.address:x}: the branch does not lead to an instruction")
+            raise DecodeError(
+                f"decode at 0x{instruction.address:x}: the branch does not lead to an instruction"
+            )
         return replace(instruction, target=starts[instruction.target])
 
 
@@ -384,7 +435,10 @@ def _dual_two(w: Dwords) -> list[tuple[int, _Raw]]:
         "mask": VCC,
         "src2": 0,
     }
-    return [(_bits(w[0], 25, 22), _Raw(("VOPD", 0), 2, x)), (_bits(w[0], 21, 17), _Raw(("VOPD", 0), 2, y))]
+    return [
+        (_bits(w[0], 25, 22), _Raw(("VOPD", 0), 2, x)),
+        (_bits(w[0], 21, 17), _Raw(("VOPD", 0), 2, y)),
+    ]
 
 
 def _dual_three(w: Dwords) -> list[tuple[int, _Raw]]:

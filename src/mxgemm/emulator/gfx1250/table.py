@@ -1,10 +1,13 @@
 """The instructions of gfx1250 that are emulated, as data: opcode, mnemonic, operands.
 
-One line per instruction under its encoding. Operands are named as in the encodings and listed in assembly order, `:n` gives
-32-bit words where it is not one, `+` marks a destination that is also read, `~` one of which only half is written. A line without operands takes its encoding's
-usual ones. The executor's function has the mnemonic as its name.
+One line per instruction under its encoding. Operands are named as in the encodings and listed in
+assembly order, `:n` gives
+32-bit words where it is not one, `+` marks a destination that is also read, `~` one of which only
+half is written. A line without operands takes its encoding's usual ones. The executor's function
+has the mnemonic as its name.
 
-Source: AMD CDNA5 ISA reference guide, July 2026, instruction listings; every line is checked against LLVM's assembler.
+Source: AMD CDNA5 ISA reference guide, July 2026, instruction listings; every line is checked
+against LLVM's assembler.
 """
 
 from __future__ import annotations
@@ -273,7 +276,8 @@ _LISTING = {
         0x28 v_pk_mul_f32
         0x29 v_pk_add_f32
     """,
-    # The low seven bits of the scale half's opcode, then the matrix half's: 0x35 is block 32, 0x3a block 16.
+    # The low seven bits of the scale half's opcode, then the matrix half's: 0x35 is block 32, 0x3a
+    # block 16.
     "VOP3PX2": """
         0x3533 v_wmma_scale_f32_16x16x128_f8f6f4   dst:8 src0 src1 src2:8 scale0 scale1
         0x3a33 v_wmma_scale16_f32_16x16x128_f8f6f4 dst:8 src0 src1 src2:8 scale0:2 scale1:2
@@ -337,7 +341,8 @@ _LISTING = {
     """,
 }
 
-# Comparisons: relation number within a type's block, and each type's first opcode. The form that writes EXEC is 0x80 above.
+# Comparisons: relation number within a type's block, and each type's first opcode. The form that
+# writes EXEC is 0x80 above.
 _INTEGER_RELATIONS = {"lt": 1, "eq": 2, "le": 3, "gt": 4, "ne": 5, "ge": 6}
 _FLOAT_RELATIONS = {
     "lt": 1, "eq": 2, "le": 3, "gt": 4, "lg": 5, "ge": 6, "o": 7, "u": 8,
@@ -353,7 +358,8 @@ _EXEC_FORM = 0x80
 # Instructions whose 16-bit operands are register halves; only the lower ones are emulated.
 HALF_OPERANDS = frozenset({"v_mov_b16", "v_cvt_f16_f32", "v_cvt_f32_f16"})
 
-# Halves of a dual-issue pair: number -> instruction; the first half has four bits for it, with three dwords six.
+# Halves of a dual-issue pair: number -> instruction; the first half has four bits for it, with
+# three dwords six.
 DUAL = {
     0: "v_fmac_f32",
     3: "v_mul_f32",
@@ -399,7 +405,10 @@ def _listed() -> Iterator[Row]:
 def _comparisons() -> Iterator[Row]:
     for kind, (first, relations) in _COMPARED_TYPES.items():
         for relation, number in relations.items():
-            for prefix, offset, operands in (("v_cmp", 0, "sdst src0 src1"), ("v_cmpx", _EXEC_FORM, "src0 src1")):
+            for prefix, offset, operands in (
+                ("v_cmp", 0, "sdst src0 src1"),
+                ("v_cmpx", _EXEC_FORM, "src0 src1"),
+            ):
                 name = f"{prefix}_{relation}_{kind}"
                 yield Row(name, _fields(operands), _forms("VOPC", first + number + offset, name))
 
@@ -409,6 +418,8 @@ def _dual_only() -> Iterator[Row]:
         yield Row(name, _fields(operands), ())
 
 
-ROWS: dict[str, Row] = {row.name: row for source in (_listed(), _comparisons(), _dual_only()) for row in source}
+ROWS: dict[str, Row] = {
+    row.name: row for source in (_listed(), _comparisons(), _dual_only()) for row in source
+}
 
 BY_OPCODE: dict[tuple[str, int], Row] = {form: row for row in ROWS.values() for form in row.forms}

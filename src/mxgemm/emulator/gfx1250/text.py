@@ -1,7 +1,7 @@
 """The text path: assembly lines, as LLVM prints them, to instructions.
 
-Vector registers above 255 are printed as their 8-bit number with the absolute one in a comment; the absolute number is
-computed from the code, as the hardware does, and must agree with the comment.
+Vector registers above 255 are printed as their 8-bit number with the absolute one in a comment; the
+absolute number is computed from the code, as the hardware does, and must agree with the comment.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _FLOAT = re.compile(r"-?\d+\.\d*(e[-+]?\d+)?", re.IGNORECASE)
 
 _HINTS = {"nv", "th", "scope", "matrix_a_reuse", "matrix_b_reuse"}  # no effect on results
 _MODIFIERS = {
-    "offset", "offset0", "offset1", "bitop3", "op_sel", "op_sel_hi", "neg_lo", "neg_hi", "clamp", "mul", "div",
-    "matrix_a_fmt", "matrix_b_fmt", "matrix_a_scale", "matrix_b_scale", "matrix_a_scale_fmt", "matrix_b_scale_fmt",
-    "scale_offset",
+    "offset", "offset0", "offset1", "bitop3", "op_sel", "op_sel_hi", "neg_lo", "neg_hi", "clamp",
+    "mul", "div", "matrix_a_fmt", "matrix_b_fmt", "matrix_a_scale", "matrix_b_scale",
+    "matrix_a_scale_fmt", "matrix_b_scale_fmt", "scale_offset",
 }  # fmt: skip
 _NAMED_VALUES = {
     "matrix_fmt": MATRIX_FORMATS,
@@ -50,7 +50,8 @@ _NAMED_VALUES = {
 
 
 def parse(lines: Sequence[str]) -> tuple[Instruction, ...]:
-    """Return the instructions of one function's lines; labels end with a colon, anything else is an instruction.
+    """Return the instructions of one function's lines; labels end with a colon, anything else is an
+    instruction.
 
     Raises `DecodeError` with the line for an instruction or a form that is not in the table.
     """
@@ -67,7 +68,9 @@ def parse(lines: Sequence[str]) -> tuple[Instruction, ...]:
         try:
             instruction = _instruction(text, msb, labels)
         except (KeyError, ValueError, IndexError) as error:
-            raise DecodeError(f"instruction {pc} `{text}`: not known to the emulator ({error})") from error
+            raise DecodeError(
+                f"instruction {pc} `{text}`: not known to the emulator ({error})"
+            ) from error
         if instruction.name == "s_set_vgpr_msb":
             msb = instruction.operands[0].value & 0xFF
         found.append(instruction)
@@ -106,7 +109,9 @@ def _single(text: str, msb: int, labels: dict[str, int], *, dual: bool = False) 
     return Instruction(name, operands, kept, msb=msb, text=text)
 
 
-def _operands(row: Row, words: list[str], modifiers: dict[str, int], msb: int) -> tuple[Operand, ...]:
+def _operands(
+    row: Row, words: list[str], modifiers: dict[str, int], msb: int
+) -> tuple[Operand, ...]:
     fields = list(row.fields)
     if row.name.startswith("tensor_"):
         words = [*words, *["off"] * (len(fields) - len(words))]
@@ -157,7 +162,9 @@ def _plain_operand(word: str, f: Field, msb: int) -> Operand:
         operand = vector(number, f, msb)
         written = int(comment[1] or comment[2]) if comment else number
         if operand.index != written:
-            raise ValueError(f"{word} is v{operand.index} here by s_set_vgpr_msb, the text says v{written}")
+            raise ValueError(
+                f"{word} is v{operand.index} here by s_set_vgpr_msb, the text says v{written}"
+            )
         return operand
     if word in SCALAR_NAMES:
         return scalar(SCALAR_NAMES[word], f)
@@ -217,7 +224,9 @@ def _set_modifier(modifiers: dict[str, int], key: str, value: str | None) -> Non
 
 def _hardware_register(text: str) -> int:
     inside = text.removeprefix("hwreg(").removesuffix(")").split(",")
-    name, offset, size = [part.strip() for part in inside] if len(inside) == 3 else (inside[0].strip(), "0", "32")
+    name, offset, size = (
+        [part.strip() for part in inside] if len(inside) == 3 else (inside[0].strip(), "0", "32")
+    )
     number = HARDWARE_REGISTERS[name] if name in HARDWARE_REGISTERS else int(name, 0)
     return number | int(offset) << 6 | (int(size) - 1) << 11
 
@@ -231,5 +240,3 @@ def _depctr(text: str) -> int:
         value &= ~(((1 << size) - 1) << offset)
         value |= int(count) << offset
     return value
-
-

@@ -1,13 +1,15 @@
-// A matrix in FP32, bfloat16 or float16 -> packed MXFP4 with blocks along K, along M (of the transpose), or both from one
-// read; the bits of the reference quantizer under every option.
+// A matrix in FP32, bfloat16 or float16 -> packed MXFP4 with blocks along K, along M (of the
+// transpose), or both from one read; the bits of the reference quantizer under every option.
 //
-// quantize_tiles   A block of 256 threads takes a tile of 128 x 128 elements through shared memory. A unit is what one thread
-//                  quantizes alone: 32 consecutive elements along the contraction, 64 under a rotation of 64. Along K a warp's
-//                  lanes are 32 rows, along M 32 columns (16-bit inputs: pairs of columns), so that the largest magnitude of
-//                  a 32 x 32 tile is a reduction over lanes. Codes and scales leave through shared memory.
-// quantize_rows    bfloat16 along K, contiguous, k = stored_k, closed rules and no other option: straight from memory.
-// quantize_pairs   the same options in both directions.
-// Limits           the contiguous axis of x is K; stored_k and stored_m are multiples of the unit.
+// quantize_tiles   A block of 256 threads takes a tile of 128 x 128 elements through shared memory.
+// A unit is what one thread
+//                  quantizes alone: 32 consecutive elements along the contraction, 64 under a
+//                  rotation of 64. Along K a warp's lanes are 32 rows, along M 32 columns (16-bit
+//                  inputs: pairs of columns), so that the largest magnitude of a 32 x 32 tile is a
+//                  reduction over lanes. Codes and scales leave through shared memory.
+// quantize_rows    bfloat16 along K, contiguous, k = stored_k, closed rules and no other option:
+// straight from memory. quantize_pairs   the same options in both directions. Limits           the
+// contiguous axis of x is K; stored_k and stored_m are multiples of the unit.
 #include "ptx.cuh"
 #include "rounding.cuh"
 
@@ -36,9 +38,8 @@
 #define MX_ALONG 1  // 1: K, 2: M, 3: both
 #endif
 
-#define MX_PLAIN                                                                          \
-  (MX_INPUT == 2 && MX_BIAS >= 0 && !MX_STOCHASTIC && !MX_ROTATION && !MX_BLOCK_2D && \
-   !MX_PRESCALE)
+#define MX_PLAIN \
+  (MX_INPUT == 2 && MX_BIAS >= 0 && !MX_STOCHASTIC && !MX_ROTATION && !MX_BLOCK_2D && !MX_PRESCALE)
 
 constexpr int kThreads = 256;
 constexpr int kTile = 128;
@@ -60,16 +61,16 @@ constexpr bool kRoundsInHalf = MX_INPUT == 2 && !MX_ROTATION && !MX_STOCHASTIC &
 
 // Mirrored by cuda/__init__.py, field by field.
 struct Quantize {
-  const u8* x;         // [rows, k]
-  u8* codes;           // [rows, stored_k / 2]
-  u8* scales;          // [rows, stored_k / 32]
-  u8* codes_m;         // [k, stored_m / 2]
-  u8* scales_m;        // [k, stored_m / 32]
-  long long pitch;     // bytes from row to row of x
-  u64 seed, signs;     // Philox key; bit i: element i of a rotation's period is negated
+  const u8* x;           // [rows, k]
+  u8* codes;             // [rows, stored_k / 2]
+  u8* scales;            // [rows, stored_k / 32]
+  u8* codes_m;           // [k, stored_m / 2]
+  u8* scales_m;          // [k, stored_m / 32]
+  long long pitch;       // bytes from row to row of x
+  u64 seed, signs;       // Philox key; bit i: element i of a rotation's period is negated
   u32 stream, stream_m;  // Philox streams of `codes` and `codes_m`
   int rows, k, stored_k, stored_m;
-  int vectors;         // rows of x may be read 16 bytes at a time
+  int vectors;  // rows of x may be read 16 bytes at a time
 };
 
 DEVICE float half_to_float(u32 half) {
@@ -145,14 +146,16 @@ DEVICE void rotate(float (&v)[kUnit], u64 signs) {
       v[i + distance] = __fsub_rn(low, high);
     }
   }
-  constexpr float kNormalisation =
-      MX_ROTATION == 16 ? 0.25f : MX_ROTATION == 32 ? 0.17677669529663687f : 0.125f;
+  constexpr float kNormalisation = MX_ROTATION == 16   ? 0.25f
+                                   : MX_ROTATION == 32 ? 0.17677669529663687f
+                                                       : 0.125f;
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) v[i] = __fmul_rn(v[i], kNormalisation);
 }
 
-// Two values below 8 that float16 holds exactly where it matters, to codes at bits 0..3 and 16..19. Times 2^-14 the grid of
-// E2M1 lies on float16's own exponents, its subnormals included, and rounding is one integer addition.
+// Two values below 8 that float16 holds exactly where it matters, to codes at bits 0..3 and 16..19.
+// Times 2^-14 the grid of E2M1 lies on float16's own exponents, its subnormals included, and
+// rounding is one integer addition.
 DEVICE u32 code_pair(float low, float high) {
   u32 halves, sizes;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(high), "f"(low));
@@ -189,9 +192,11 @@ DEVICE u32 code_word(const float* y, u64 seed, u32 stream, u64 first) {
   return word;
 }
 
-// Quantizes one unit, whose blocks' largest magnitudes are `amax`; `first` is the index of its first element in the matrix.
+// Quantizes one unit, whose blocks' largest magnitudes are `amax`; `first` is the index of its
+// first element in the matrix.
 DEVICE void quantize_unit(float (&v)[kUnit], const Quantize& q, u32 stream, u64 first,
-                          u32 (&codes)[kUnit / 8], int (&bytes)[kUnitBlocks], const u32 (&amax)[kUnitBlocks]) {
+                          u32 (&codes)[kUnit / 8], int (&bytes)[kUnitBlocks],
+                          const u32 (&amax)[kUnitBlocks]) {
 #pragma unroll
   for (int b = 0; b < kUnitBlocks; ++b) {
     const u32 bits = amax[b];
@@ -244,7 +249,8 @@ DEVICE void load_tile(const Quantize& q, u8* tile, int row0, int k0) {
   for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
     const int row = i / kTile, column = i % kTile;
     const bool inside = row0 + row < q.rows && k0 + column < q.k;
-    const u8* source = q.x + (row0 + row) * q.pitch + static_cast<long long>(k0 + column) * kElementBytes;
+    const u8* source =
+        q.x + (row0 + row) * q.pitch + static_cast<long long>(k0 + column) * kElementBytes;
     u8* target = tile + row * kPitch + column * kElementBytes;
     if (kIs16Bit) {
       *reinterpret_cast<u16*>(target) = inside ? *reinterpret_cast<const u16*>(source) : 0;
@@ -271,11 +277,13 @@ DEVICE void stage(const Staged& s, int row, int block, const u32 (&codes)[kUnit 
 }
 
 // Rows row0.. of an output matrix of `rows` rows, contraction elements k0.. of `stored`.
-DEVICE void write_out(const Staged& s, u8* codes, u8* scales, int row0, int rows, int k0, int stored) {
+DEVICE void write_out(const Staged& s, u8* codes, u8* scales, int row0, int rows, int k0,
+                      int stored) {
   for (int i = threadIdx.x; i < kTile * kBlocks; i += kThreads) {
     const int row = i / kBlocks, block = i % kBlocks;
     if (row0 + row >= rows || k0 + block * kBlock >= stored) continue;
-    const long long at = static_cast<long long>(row0 + row) * (stored / kBlock) + k0 / kBlock + block;
+    const long long at =
+        static_cast<long long>(row0 + row) * (stored / kBlock) + k0 / kBlock + block;
     *reinterpret_cast<U32x4*>(codes + at * 16) =
         *reinterpret_cast<const U32x4*>(s.codes + row * kCodesPitch + block * 16);
     scales[at] = s.scales[i];
@@ -289,7 +297,8 @@ DEVICE void along_k(const Quantize& q, const u8* tile, const Staged& s, int row0
     float v[kUnit];
 #pragma unroll
     for (int i = 0; i < kUnit / kElementsPerVector; ++i) {
-      const U32x4 x = *reinterpret_cast<const U32x4*>(tile + row * kPitch + start * kElementBytes + i * 16);
+      const U32x4 x =
+          *reinterpret_cast<const U32x4*>(tile + row * kPitch + start * kElementBytes + i * 16);
       const u32 words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int j = 0; j < kElementsPerVector; ++j) {
@@ -315,7 +324,8 @@ DEVICE void along_m(const Quantize& q, const u8* tile, const Staged& s, int row0
   constexpr int kColumns = kUnit == 64 ? 1 : kElementsPerWord;
 #pragma unroll 1
   for (int unit = threadIdx.x; unit < kTile / kColumns * (kTile / kUnit); unit += kThreads) {
-    const int column = unit % (kTile / kColumns) * kColumns, start = unit / (kTile / kColumns) * kUnit;
+    const int column = unit % (kTile / kColumns) * kColumns,
+              start = unit / (kTile / kColumns) * kUnit;
     u32 words[kUnit];
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
@@ -360,7 +370,8 @@ DEVICE void along_m(const Quantize& q, const u8* tile, const Staged& s, int row0
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) quantize_tiles(const __grid_constant__ Quantize q) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    quantize_tiles(const __grid_constant__ Quantize q) {
   extern __shared__ __align__(16) u8 memory[];
   const int row0 = blockIdx.y * kTile, k0 = blockIdx.x * kTile;
   const Staged s = {memory + kTile * kPitch, memory + kTile * kPitch + kTile * kCodesPitch};
@@ -383,9 +394,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) quantize_tiles(const __gr
 // The plain options on bfloat16, two elements an instruction.
 
 // As code_pair, of a pair of bfloat16.
-DEVICE u32 code_pair_packed(u32 pair) {
-  return code_pair(element(pair, 0), element(pair, 1));
-}
+DEVICE u32 code_pair_packed(u32 pair) { return code_pair(element(pair, 0), element(pair, 1)); }
 
 // Larger magnitude of each half; a NaN stays the largest.
 DEVICE u32 larger_pair(u32 sizes, u32 pair) {
@@ -415,7 +424,8 @@ DEVICE Scale plain_scale(u32 amax_bits) {
   return {finite ? byte : kE8m0Nan, static_cast<u32>(2 * kE8m0One - byte) << 7, finite};
 }
 
-// 8 elements of a block that four neighbouring lanes hold; returns their codes, and the scale of the block.
+// 8 elements of a block that four neighbouring lanes hold; returns their codes, and the scale of
+// the block.
 DEVICE u32 quantize_eighth(const U32x4& x, Scale& scale) {
   const u32 words[4] = {x.x, x.y, x.z, x.w};
   u32 pair = 0;
@@ -435,7 +445,8 @@ DEVICE u32 quantize_eighth(const U32x4& x, Scale& scale) {
 }
 
 // Contiguous x with k = stored_k: four lanes a block, whole rows read and written in order.
-extern "C" __global__ void __launch_bounds__(kThreads) quantize_rows(const __grid_constant__ Quantize q) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    quantize_rows(const __grid_constant__ Quantize q) {
   constexpr int kVectors = 4;  // of a thread, kThreads apart
   const long long count = static_cast<long long>(q.rows) * (q.k / 8);
   const long long first = static_cast<long long>(blockIdx.x) * (kThreads * kVectors) + threadIdx.x;
@@ -457,8 +468,10 @@ extern "C" __global__ void __launch_bounds__(kThreads) quantize_rows(const __gri
   }
 }
 
-// Both directions, k = stored_k: rows are quantized on their way into the tile, columns out of it, a pair a thread.
-extern "C" __global__ void __launch_bounds__(kThreads, 4) quantize_pairs(const __grid_constant__ Quantize q) {
+// Both directions, k = stored_k: rows are quantized on their way into the tile, columns out of it,
+// a pair a thread.
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
+    quantize_pairs(const __grid_constant__ Quantize q) {
   extern __shared__ __align__(16) u8 memory[];
   constexpr int kVectorsPerRow = kTile / 8, kBatch = 4;
   const int row0 = blockIdx.y * kTile, k0 = blockIdx.x * kTile;
@@ -501,7 +514,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4) quantize_pairs(const _
   u32 codes[2][kUnit / 8];
 #pragma unroll
   for (int w = 0; w < kUnit / 8; ++w) {
-    u32 half[2] = {0, 0};  // 4 codes of the first column in the low 16 bits, of the second in the high ones
+    u32 half[2] = {
+        0, 0};  // 4 codes of the first column in the low 16 bits, of the second in the high ones
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       half[i / 4] += code_pair_packed(multiply_pair(words[8 * w + i], factor)) << (4 * (i % 4));

@@ -1,5 +1,6 @@
-// Hopper's instructions as functions, one each, and the integer types. No header is included, so that NVRTC needs no
-// CUDA toolkit. Source: PTX ISA 8.x, sections "mbarrier", "cp.async.bulk", "wgmma", "griddepcontrol".
+// Hopper's instructions as functions, one each, and the integer types. No header is included, so
+// that NVRTC needs no CUDA toolkit. Source: PTX ISA 8.x, sections "mbarrier", "cp.async.bulk",
+// "wgmma", "griddepcontrol".
 #pragma once
 
 using u8 = unsigned char;
@@ -70,16 +71,16 @@ DEVICE void tma_load(u32 target, const TensorMap* map, u32 barrier, int column, 
 }
 
 DEVICE void tma_store(const TensorMap* map, u32 source, int column, int row) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-                   map),
-               "r"(source), "r"(column), "r"(row)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+      "r"(source), "r"(column), "r"(row)
+      : "memory");
 }
 
 DEVICE void bulk_load(u32 target, const void* source, u32 bytes, u32 barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          target),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(target),
       "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 }
@@ -131,10 +132,7 @@ DEVICE u32 load_shared_u32(u32 address) {
 
 DEVICE U32x2 load_shared_u32x2(u32 address) {
   U32x2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "r"(address)
-               : "memory");
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
 }
 
@@ -149,10 +147,7 @@ DEVICE U32x4 load_shared_u32x4(u32 address) {
 
 DEVICE F32x2 load_shared_f32x2(u32 address) {
   F32x2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-               : "=f"(v.x), "=f"(v.y)
-               : "r"(address)
-               : "memory");
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
   return v;
 }
 
@@ -186,10 +181,13 @@ DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Waits for the kernel before this one in the stream when launched with programmatic serialization; else returns at once.
+// Waits for the kernel before this one in the stream when launched with programmatic serialization;
+// else returns at once.
 DEVICE void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-DEVICE void let_next_grid_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+DEVICE void let_next_grid_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 template <int kRegisters>
 DEVICE void take_registers() {
@@ -230,9 +228,11 @@ DEVICE void pin(float (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
-// Descriptor of a K-major operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of 8 rows 1024 bytes apart.
+// Descriptor of a K-major operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of
+// 8 rows 1024 bytes apart.
 DEVICE u64 wgmma_descriptor(u32 address) {
-  constexpr u64 kSwizzle128 = 1ull << 62, kGroupStride = (1024ull >> 4) << 32, kLeading = 1ull << 16;
+  constexpr u64 kSwizzle128 = 1ull << 62, kGroupStride = (1024ull >> 4) << 32,
+                kLeading = 1ull << 16;
   return static_cast<u64>((address & 0x3FFFF) >> 4) | kLeading | kGroupStride | kSwizzle128;
 }
 
@@ -241,8 +241,8 @@ DEVICE u64 wgmma_descriptor(u32 address) {
 // 2^power for a power in [-126, 127].
 DEVICE float power_of_two(int power) { return __int_as_float((power + 127) << 23); }
 
-// value * 2^power, rounded once: the power is applied in two halves of one sign, so that nothing overflows or loses
-// bits on the way to a representable result. |value| < 2^48.
+// value * 2^power, rounded once: the power is applied in two halves of one sign, so that nothing
+// overflows or loses bits on the way to a representable result. |value| < 2^48.
 DEVICE float scale_by_power(float value, int power) {
   power = max(power, -252);
   const int half = power >> 1;

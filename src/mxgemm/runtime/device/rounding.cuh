@@ -1,11 +1,13 @@
-// FP32 values, already divided by their scale, to E2M1 codes: to nearest even and stochastically, saturating at 6, the sign
-// kept of everything. Philox4x32-10 gives each element its word. Source: OCP MX v1.0; Salmon et al., SC 2011.
+// FP32 values, already divided by their scale, to E2M1 codes: to nearest even and stochastically,
+// saturating at 6, the sign kept of everything. Philox4x32-10 gives each element its word. Source:
+// OCP MX v1.0; Salmon et al., SC 2011.
 #pragma once
 #include "ptx.cuh"
 
 constexpr float kLargestE2m1 = 6.f;
-constexpr int kHalfBits = 22;          // fraction bits of FP32 below E2M1's one mantissa bit
-constexpr int kOneAsCode = 126 * 2;    // (FP32 bits >> 22) of a normal E2M1 value is its code plus this
+constexpr int kHalfBits = 22;  // fraction bits of FP32 below E2M1's one mantissa bit
+constexpr int kOneAsCode =
+    126 * 2;  // (FP32 bits >> 22) of a normal E2M1 value is its code plus this
 
 DEVICE u32 sign_code(float y) { return (__float_as_uint(y) >> 28) & 8; }
 
@@ -14,7 +16,8 @@ DEVICE u32 nearest_code(float y) {
   // Below 1 the grid is that of halves: adding 1.5 * 2^22, whose unit is a half, rounds to it.
   const u32 halves = __float_as_uint(size + 6291456.f) & 3;
   const u32 bits = __float_as_uint(size);
-  const u32 rounded = (bits + ((1u << (kHalfBits - 1)) - 1) + ((bits >> kHalfBits) & 1)) >> kHalfBits;
+  const u32 rounded =
+      (bits + ((1u << (kHalfBits - 1)) - 1) + ((bits >> kHalfBits) & 1)) >> kHalfBits;
   return (size < 1.f ? halves : rounded - kOneAsCode) | sign_code(y);
 }
 
@@ -39,7 +42,8 @@ DEVICE U32x4 philox(u64 seed, u32 stream, u64 index) {
   u32 k0 = static_cast<u32>(seed), k1 = static_cast<u32>(seed >> 32);
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
-    const u64 product0 = static_cast<u64>(0xD2511F53u) * c0, product1 = static_cast<u64>(0xCD9E8D57u) * c2;
+    const u64 product0 = static_cast<u64>(0xD2511F53u) * c0,
+              product1 = static_cast<u64>(0xCD9E8D57u) * c2;
     const u32 high0 = static_cast<u32>(product0 >> 32), high1 = static_cast<u32>(product1 >> 32);
     c0 = high1 ^ c1 ^ k0;
     c1 = static_cast<u32>(product1);

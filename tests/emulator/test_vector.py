@@ -1,6 +1,7 @@
-"""Every instruction that computes, on edge values: one row each, with the value that the ISA guide's text asks for.
+"""Every vector instruction that computes, on edge values.
 
-The expectations are written here from that text, in Python integers, apart from the executor.
+The expectations are written here from the ISA guide's text, in Python integers and NumPy, apart
+from the executor.
 """
 
 import itertools
@@ -10,265 +11,18 @@ import struct
 import numpy as np
 import pytest
 
+from edge_values import EDGES, M32, M64, signed
 from gfx1250_programs import LANES, run_wave
-from mxgemm.emulator import UnsupportedInstruction
 from mxgemm.emulator.gfx1250.table import DUAL, ROWS
 
 pytestmark = pytest.mark.emulated
-
-M32, M64 = (1 << 32) - 1, (1 << 64) - 1
-EDGES = [0, 1, 2, 5, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x12345678, 0x55555555, 0xAAAAAAAA]
-EDGES += [0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF, 0x00FFFFFF, 0x01000000]
-WIDE_EDGES = [0, 1, 63, 64, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 32, 0x123456789ABCDEF0, M64 >> 1, 1 << 63, M64]
-
-
-def signed(value: int, bits: int = 32) -> int:
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if value >> (bits - 1) else value
-
-
-def fields(value: int, where: int, bits: int, *, sign: bool) -> int:
-    offset, width = where & (bits - 1), where >> 16 & 127
-    shifted = (signed(value, bits) if sign else value) >> offset
-    if width >= bits:
-        return shifted & ((1 << bits) - 1)
-    part = shifted & ((1 << width) - 1)
-    return (signed(part, width) if sign and width else part) & ((1 << bits) - 1)
-
-
-def overflows(value: int) -> bool:
-    return not -(1 << 31) <= value < 1 << 31
-
-
-# ---------------------------------------------------------------------------------------------------- scalar
-# mnemonic -> (source widths, result width, f(*sources, scc) -> (result, scc after))
-
-
-def keeps(f):
-    return lambda *s, scc: (f(*s), scc)
-
-
-def nonzero(f, bits=32):
-    def g(*s, scc):
-        result = f(*s) & ((1 << bits) - 1)
-        return result, result != 0
-
-    return g
-
-
-def compares(f):
-    return lambda a, b, scc: (None, f(a, b))
-
-
-def ordered(f, key):
-    return lambda a, b, scc: (a if f(key(a), key(b)) else b, f(key(a), key(b)))
 
 
 def unsigned(value):
     return value
 
 
-def shifted_add(n):
-    return lambda a, b, scc: (((a << n) + b) & M32, (a << n) + b > M32)
-
-
-SCALAR = {
-    "s_add_co_u32": (1, lambda a, b, scc: ((a + b) & M32, a + b > M32)),
-    "s_sub_co_u32": (1, lambda a, b, scc: ((a - b) & M32, b > a)),
-    "s_add_co_i32": (1, lambda a, b, scc: ((a + b) & M32, overflows(signed(a) + signed(b)))),
-    "s_sub_co_i32": (1, lambda a, b, scc: ((a - b) & M32, overflows(signed(a) - signed(b)))),
-    "s_add_co_ci_u32": (1, lambda a, b, scc: ((a + b + scc) & M32, a + b + scc > M32)),
-    "s_sub_co_ci_u32": (1, lambda a, b, scc: ((a - b - scc) & M32, b + scc > a)),
-    "s_lshl1_add_u32": (1, shifted_add(1)),
-    "s_lshl2_add_u32": (1, shifted_add(2)),
-    "s_lshl3_add_u32": (1, shifted_add(3)),
-    "s_lshl4_add_u32": (1, shifted_add(4)),
-    "s_min_i32": (1, ordered(lambda a, b: a < b, signed)),
-    "s_min_u32": (1, ordered(lambda a, b: a < b, unsigned)),
-    "s_max_i32": (1, ordered(lambda a, b: a >= b, signed)),
-    "s_max_u32": (1, ordered(lambda a, b: a >= b, unsigned)),
-    "s_and_b32": (1, nonzero(lambda a, b: a & b)),
-    "s_or_b32": (1, nonzero(lambda a, b: a | b)),
-    "s_xor_b32": (1, nonzero(lambda a, b: a ^ b)),
-    "s_xnor_b32": (1, nonzero(lambda a, b: ~(a ^ b))),
-    "s_and_not1_b32": (1, nonzero(lambda a, b: a & ~b)),
-    "s_or_not1_b32": (1, nonzero(lambda a, b: a | ~b)),
-    "s_lshl_b32": (1, nonzero(lambda a, b: a << (b & 31))),
-    "s_lshr_b32": (1, nonzero(lambda a, b: a >> (b & 31))),
-    "s_ashr_i32": (1, nonzero(lambda a, b: signed(a) >> (b & 31))),
-    "s_bfe_u32": (1, nonzero(lambda a, b: fields(a, b, 32, sign=False))),
-    "s_bfe_i32": (1, nonzero(lambda a, b: fields(a, b, 32, sign=True))),
-    "s_bfm_b32": (1, keeps(lambda a, b: ((1 << (a & 31)) - 1) << (b & 31) & M32)),
-    "s_mul_i32": (1, keeps(lambda a, b: a * b & M32)),
-    "s_mul_hi_u32": (1, keeps(lambda a, b: a * b >> 32)),
-    "s_mul_hi_i32": (1, keeps(lambda a, b: signed(a) * signed(b) >> 32 & M32)),
-    "s_cselect_b32": (1, lambda a, b, scc: (a if scc else b, scc)),
-    "s_pack_ll_b32_b16": (1, keeps(lambda a, b: (a & 0xFFFF) | (b & 0xFFFF) << 16)),
-    "s_pack_lh_b32_b16": (1, keeps(lambda a, b: (a & 0xFFFF) | (b & 0xFFFF0000))),
-    "s_pack_hh_b32_b16": (1, keeps(lambda a, b: a >> 16 | (b & 0xFFFF0000))),
-    "s_and_b64": (2, nonzero(lambda a, b: a & b, 64)),
-    "s_or_b64": (2, nonzero(lambda a, b: a | b, 64)),
-    "s_xor_b64": (2, nonzero(lambda a, b: a ^ b, 64)),
-    "s_and_not1_b64": (2, nonzero(lambda a, b: a & ~b, 64)),
-    "s_cselect_b64": (2, lambda a, b, scc: (a if scc else b, scc)),
-    "s_add_nc_u64": (2, keeps(lambda a, b: (a + b) & M64)),
-    "s_sub_nc_u64": (2, keeps(lambda a, b: (a - b) & M64)),
-    "s_mul_u64": (2, keeps(lambda a, b: a * b & M64)),
-    "s_lshl_b64": (3, nonzero(lambda a, b: a << (b & 63), 64)),
-    "s_lshr_b64": (3, nonzero(lambda a, b: a >> (b & 63), 64)),
-    "s_ashr_i64": (3, nonzero(lambda a, b: signed(a, 64) >> (b & 63), 64)),
-    "s_bfe_u64": (3, nonzero(lambda a, b: fields(a, b, 64, sign=False), 64)),
-    "s_bfe_i64": (3, nonzero(lambda a, b: fields(a, b, 64, sign=True), 64)),
-    "s_cmp_eq_i32": (0, compares(lambda a, b: a == b)),
-    "s_cmp_lg_i32": (0, compares(lambda a, b: a != b)),
-    "s_cmp_gt_i32": (0, compares(lambda a, b: signed(a) > signed(b))),
-    "s_cmp_ge_i32": (0, compares(lambda a, b: signed(a) >= signed(b))),
-    "s_cmp_lt_i32": (0, compares(lambda a, b: signed(a) < signed(b))),
-    "s_cmp_le_i32": (0, compares(lambda a, b: signed(a) <= signed(b))),
-    "s_cmp_eq_u32": (0, compares(lambda a, b: a == b)),
-    "s_cmp_lg_u32": (0, compares(lambda a, b: a != b)),
-    "s_cmp_gt_u32": (0, compares(lambda a, b: a > b)),
-    "s_cmp_ge_u32": (0, compares(lambda a, b: a >= b)),
-    "s_cmp_lt_u32": (0, compares(lambda a, b: a < b)),
-    "s_cmp_le_u32": (0, compares(lambda a, b: a <= b)),
-    "s_bitcmp0_b32": (0, compares(lambda a, b: not a >> (b & 31) & 1)),
-    "s_bitcmp1_b32": (0, compares(lambda a, b: bool(a >> (b & 31) & 1))),
-    "s_cmp_eq_u64": (-2, compares(lambda a, b: a == b)),
-    "s_cmp_lg_u64": (-2, compares(lambda a, b: a != b)),
-}
-"""1: 32 bits; 2: 64 bits; 3: 64 bits, second source 32; 0 and -2: comparisons of 32 and 64 bits."""
-
-BIT_FIELDS = [4 << 16 | 12, 0, 32 << 16, 31 << 16 | 1, 64 << 16 | 5, 1 << 16 | 31, 63 << 16 | 3]
-
-
-def scalar_program(name: str, kind: int) -> str:
-    first = "s[4:5]" if kind in (2, 3, -2) else "s4"
-    second = "s[6:7]" if kind in (2, -2) else "s6"
-    destination = {1: "s8, ", 2: "s[8:9], ", 3: "s[8:9], "}.get(kind, "")
-    return f"{name} {destination}{first}, {second}"
-
-
-@pytest.mark.parametrize("name", SCALAR)
-def test_scalar_operation_gives_result_and_condition(name):
-    kind, expected = SCALAR[name]
-    firsts = WIDE_EDGES if kind in (2, 3, -2) else EDGES
-    seconds = WIDE_EDGES if kind in (2, -2) else EDGES + (BIT_FIELDS if "bfe" in name else [])
-    for a, b, scc in itertools.product(firsts, seconds, (False, True)):
-        scalars = {4: a & M32, 5: a >> 32, 6: b & M32, 7: b >> 32}
-        state = run_wave(scalar_program(name, kind), scalars=scalars, scc=scc)
-        result, after = expected(a, b, scc=scc)
-        got = {1: state.scalars[8], 2: state.scalar64(8), 3: state.scalar64(8)}.get(kind)
-        assert (got, state.scc) == (result, after), (hex(a), hex(b), scc)
-
-
-def reversed_count(value: int) -> int:
-    return 32 - value.bit_length() if value else M32
-
-
-SCALAR_ONE = {
-    "s_mov_b32": (1, keeps(lambda a: a)),
-    "s_mov_b64": (2, keeps(lambda a: a)),
-    "s_not_b32": (1, nonzero(lambda a: ~a)),
-    "s_not_b64": (2, nonzero(lambda a: ~a, 64)),
-    "s_abs_i32": (1, nonzero(lambda a: abs(signed(a)))),
-    "s_sext_i32_i8": (1, keeps(lambda a: signed(a, 8) & M32)),
-    "s_sext_i32_i16": (1, keeps(lambda a: signed(a, 16) & M32)),
-    "s_ctz_i32_b32": (1, keeps(lambda a: (a & -a).bit_length() - 1 if a else M32)),
-    "s_clz_i32_u32": (1, keeps(reversed_count)),
-    "s_brev_b32": (1, keeps(lambda a: int(f"{a:032b}"[::-1], 2))),
-    "s_bcnt1_i32_b32": (1, nonzero(lambda a: a.bit_count())),
-}
-
-
-@pytest.mark.parametrize("name", SCALAR_ONE)
-def test_scalar_operation_of_one_source(name):
-    words, expected = SCALAR_ONE[name]
-    for a, scc in itertools.product(WIDE_EDGES if words == 2 else EDGES, (False, True)):
-        program = f"{name} s[8:9], s[4:5]" if words == 2 else f"{name} s8, s4"
-        state = run_wave(program, scalars={4: a & M32, 5: a >> 32}, scc=scc)
-        got = state.scalar64(8) if words == 2 else state.scalars[8]
-        assert (got, state.scc) == expected(a, scc=scc), hex(a)
-
-
-UPDATES = [
-    ("s_bitset1_b32 s8, s4", {8: 0x10, 4: 33}, 0x12, None),
-    ("s_bitset0_b32 s8, s4", {8: 0xFF, 4: 3}, 0xF7, None),
-    ("s_movk_i32 s8, 0x8000", {}, 0xFFFF8000, None),
-    ("s_addk_co_i32 s8, 0x7fff", {8: 0x7FFFFFFF}, 0x80007FFE, True),
-    ("s_addk_co_i32 s8, 0xffff", {8: 5}, 4, False),
-    ("s_mulk_i32 s8, 0xfffe", {8: 3}, 0xFFFFFFFA, None),
-    ("s_mov_b32 null, s4\ns_mov_b32 s8, null", {4: 7}, 0, None),
-]
-
-
-@pytest.mark.parametrize(("program", "scalars", "expected", "scc"), UPDATES)
-def test_scalar_update(program, scalars, expected, scc):
-    state = run_wave(program, scalars=scalars, scc=False)
-    assert state.scalars[8] == expected
-    assert state.scc == bool(scc)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("s_and_saveexec_b32", lambda a, e: a & e),
-        ("s_or_saveexec_b32", lambda a, e: a | e),
-        ("s_and_not1_saveexec_b32", lambda a, e: a & ~e & M32),
-    ],
-)
-def test_exec_is_saved_and_combined(name, expected):
-    for a, e in itertools.product((0, 0xF0F0, M32), (0xFF00, M32)):
-        state = run_wave(f"s_mov_b32 exec_lo, s5\n{name} s8, s4", scalars={4: a, 5: e})
-        assert (state.scalars[8], state.scalars[126], state.scc) == (e, expected(a, e), expected(a, e) != 0)
-
-
-# ---------------------------------------------------------------------------------------------------- control
-
-
-@pytest.mark.parametrize(
-    ("branch", "scalars", "scc", "taken"),
-    [
-        ("s_branch", {}, False, True),
-        ("s_cbranch_scc0", {}, False, True),
-        ("s_cbranch_scc0", {}, True, False),
-        ("s_cbranch_scc1", {}, True, True),
-        ("s_cbranch_scc1", {}, False, False),
-        ("s_cbranch_vccz", {106: 0}, False, True),
-        ("s_cbranch_vccz", {106: 4}, False, False),
-        ("s_cbranch_vccnz", {106: 4}, False, True),
-        ("s_cbranch_vccnz", {106: 0}, False, False),
-        ("s_cbranch_execz", {126: 0}, False, True),
-        ("s_cbranch_execz", {126: 1}, False, False),
-        ("s_cbranch_execnz", {126: 1}, False, True),
-        ("s_cbranch_execnz", {126: 0}, False, False),
-    ],
-)
-def test_branches(branch, scalars, scc, taken):
-    program = f"s_mov_b32 s8, 1\n{branch} .LBB0_1\ns_mov_b32 s8, 2\n.LBB0_1:\ns_nop 0"
-    assert run_wave(program, scalars=scalars, scc=scc).scalars[8] == (1 if taken else 2)
-
-
-def test_hardware_registers_are_read_and_written_by_field():
-    program = (
-        "s_setreg_imm32_b32 hwreg(HW_REG_WAVE_SCHED_MODE, 0, 2), 2\ns_setreg_b32 hwreg(HW_REG_WAVE_SCHED_MODE, 4, 4), s4\n"
-        "s_getreg_b32 s8, hwreg(HW_REG_WAVE_SCHED_MODE, 0, 32)"
-    )
-    assert run_wave(program, scalars={4: 0xFA}).scalars[8] == 0xA2
-    with pytest.raises(UnsupportedInstruction, match=r"s_setreg of MODE bits \[3:0\]"):
-        run_wave("s_setreg_imm32_b32 hwreg(HW_REG_WAVE_MODE, 0, 4), 0")
-    with pytest.raises(UnsupportedInstruction, match="s_getreg of hardware register 20"):
-        run_wave("s_getreg_b32 s8, hwreg(20, 0, 32)")
-
-
-def test_waits_on_two_counters_prove_both():
-    for name in ("s_wait_loadcnt_dscnt", "s_wait_storecnt_dscnt"):
-        run_wave(f"v_mov_b32 v1, 0\nds_store_b32 v1, v1\nds_load_b32 v2, v1\n{name} 0x0\nv_mov_b32 v3, v2", lds_bytes=4)
-    run_wave("s_wait_asynccnt 0x0")
-    with pytest.raises(UnsupportedInstruction, match="only the workgroup's"):
-        run_wave("s_barrier_signal 1")
-
-
-# ---------------------------------------------------------------------------------------------- vector, integer
+# ---------------------------------------------------------------------------------- vector, integer
 
 
 def u24(value: int) -> int:
@@ -355,7 +109,10 @@ def check_lanes(name, program, expected, sources, dtype=np.uint32):
         got = run_wave(program, vectors=vectors).vectors[9]
         want = np.array([expected(*s) & M32 for s in row], np.uint32)
         wrong = np.flatnonzero(got != want)
-        assert not wrong.size, f"{name}{[hex(int(x)) for x in row[wrong[0]]]}: {got[wrong[0]]:x}, not {want[wrong[0]]:x}"
+        assert not wrong.size, (
+            f"{name}{[hex(int(x)) for x in row[wrong[0]]]}: {got[wrong[0]]:x}, "
+            f"not {want[wrong[0]]:x}"
+        )
 
 
 @pytest.mark.parametrize("name", VECTOR)
@@ -363,7 +120,11 @@ def test_vector_operation_on_edge_values(name):
     expected = VECTOR[name]
     sources = sum(f.name.startswith("src") for f in ROWS[name].fields)
     registers = ", ".join(f"v{n + 1}" for n in range(sources))
-    edges = EDGES if sources < 3 else [0, 1, 7, 31, 0x80, 0x0C0D0803, 0x12345678, 0x7FFFFFFF, 0x80000000, M32]
+    edges = (
+        EDGES
+        if sources < 3
+        else [0, 1, 7, 31, 0x80, 0x0C0D0803, 0x12345678, 0x7FFFFFFF, 0x80000000, M32]
+    )
     check_lanes(name, f"{name} v9, {registers}", expected, itertools.product(edges, repeat=sources))
 
 
@@ -371,10 +132,20 @@ def test_truth_table_of_three_inputs():
     for table in (0x00, 0x01, 0x54, 0x6C, 0x80, 0xCA, 0xE8, 0xFF):
 
         def expected(a, b, c, table=table):
-            return sum((table >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | (c >> n & 1)) & 1) << n for n in range(32))
+            return sum(
+                (table >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | (c >> n & 1)) & 1) << n
+                for n in range(32)
+            )
 
-        sources = [(0x0F0F0F0F, 0x33333333, 0x55555555), (M32, 0, 0x12345678), (0, 0, 0), (M32, M32, M32)]
-        check_lanes("v_bitop3_b32", f"v_bitop3_b32 v9, v1, v2, v3 bitop3:{table}", expected, sources)
+        sources = [
+            (0x0F0F0F0F, 0x33333333, 0x55555555),
+            (M32, 0, 0x12345678),
+            (0, 0, 0),
+            (M32, M32, M32),
+        ]
+        check_lanes(
+            "v_bitop3_b32", f"v_bitop3_b32 v9, v1, v2, v3 bitop3:{table}", expected, sources
+        )
 
 
 @pytest.mark.parametrize(("table", "expected"), [(0x54, "or"), (0x14, "xor"), (0x40, "and")])
@@ -401,12 +172,15 @@ def test_half_of_a_pair_does_what_the_instruction_does_alone(name):
     half = name.replace("v_", "v_dual_", 1)
     scalars = {106: 0x0F0F1234}
     alone = run_wave(f"{name} v9, {registers}{mask}", vectors=vectors, scalars=scalars)
-    for pair in (f"{half} v9, {registers} :: v_dual_mov_b32 v10, v1", f"v_dual_mov_b32 v10, v1 :: {half} v9, {registers}"):
+    for pair in (
+        f"{half} v9, {registers} :: v_dual_mov_b32 v10, v1",
+        f"v_dual_mov_b32 v10, v1 :: {half} v9, {registers}",
+    ):
         state = run_wave(pair, vectors=vectors, scalars=scalars)
         assert (state.vectors[9] == alone.vectors[9]).all()
 
 
-# --------------------------------------------------------------------------------------------- vector, 64 bits
+# ---------------------------------------------------------------------------------- vector, 64 bits
 
 VECTOR_WIDE = {
     "v_mov_b64": ((2,), lambda a: a),
@@ -425,8 +199,13 @@ VECTOR_WIDE = {
 @pytest.mark.parametrize("name", VECTOR_WIDE)
 def test_vector_operation_of_64_bits(name):
     widths, expected = VECTOR_WIDE[name]
-    edges = {1: [0, 1, 5, 31, 33, 63, 0x80000000, M32], 2: [0, 1, M32, 1 << 32, 0x123456789ABCDEF0, 1 << 63, M64]}
-    registers = [f"v[{2 * n + 2}:{2 * n + 3}]" if w == 2 else f"v{2 * n + 2}" for n, w in enumerate(widths)]
+    edges = {
+        1: [0, 1, 5, 31, 33, 63, 0x80000000, M32],
+        2: [0, 1, M32, 1 << 32, 0x123456789ABCDEF0, 1 << 63, M64],
+    }
+    registers = [
+        f"v[{2 * n + 2}:{2 * n + 3}]" if w == 2 else f"v{2 * n + 2}" for n, w in enumerate(widths)
+    ]
     for row in lanes(itertools.product(*(edges[w] for w in widths))):
         vectors = {}
         for n in range(len(widths)):
@@ -436,7 +215,7 @@ def test_vector_operation_of_64_bits(name):
         assert got.tolist() == [expected(*s) & M64 for s in row]
 
 
-# -------------------------------------------------------------------------------------- masks and comparisons
+# ---------------------------------------------------------------------------- masks and comparisons
 
 CARRIES = {
     "v_add_co_u32": (False, lambda a, b, c: a + b),
@@ -488,7 +267,7 @@ FLOAT_RELATIONS = {
     "nlg": lambda a, b: not (a < b or a > b),
     "ngt": lambda a, b: not a > b,
     "nle": lambda a, b: not a <= b,
-    "neq": lambda a, b: not a == b,
+    "neq": lambda a, b: a != b,
     "nlt": lambda a, b: not a < b,
 }
 FLOATS = [0.0, -0.0, 1.0, -1.0, 1.5, 3.0e38, -3.0e38, 1.0e-45, math.inf, -math.inf, math.nan]
@@ -507,17 +286,33 @@ def test_comparisons_give_lane_masks(kind):
     for relation, expected in relations.items():
         for row in lanes(itertools.product(values, repeat=2)):
             vectors = {n + 1: np.array([s[n] for s in row], np.uint32) for n in range(2)}
-            want = sum(bool(expected(convert(a), convert(b))) << lane for lane, (a, b) in enumerate(row)) & exec_mask
+            want = (
+                sum(
+                    bool(expected(convert(a), convert(b))) << lane
+                    for lane, (a, b) in enumerate(row)
+                )
+                & exec_mask
+            )
             before = f"s_mov_b32 exec_lo, {exec_mask:#x}\n"
             one = run_wave(f"{before}v_cmp_{relation}_{kind}_e64 s8, v1, v2", vectors=vectors)
             assert one.scalars[8] == want, relation
-            assert run_wave(f"{before}v_cmp_{relation}_{kind} vcc_lo, v1, v2", vectors=vectors).scalars[106] == want
-            assert run_wave(f"{before}v_cmpx_{relation}_{kind} v1, v2", vectors=vectors).scalars[126] == want
+            assert (
+                run_wave(
+                    f"{before}v_cmp_{relation}_{kind} vcc_lo, v1, v2", vectors=vectors
+                ).scalars[106]
+                == want
+            )
+            assert (
+                run_wave(f"{before}v_cmpx_{relation}_{kind} v1, v2", vectors=vectors).scalars[126]
+                == want
+            )
 
 
 def test_select_takes_the_second_source_where_the_mask_is_set():
     a, b = np.arange(LANES, dtype=np.uint32), np.arange(LANES, dtype=np.uint32) + 100
-    state = run_wave("v_cndmask_b32_e64 v9, v1, v2, s6", vectors={1: a, 2: b}, scalars={6: 0xF000000F})
+    state = run_wave(
+        "v_cndmask_b32_e64 v9, v1, v2, s6", vectors={1: a, 2: b}, scalars={6: 0xF000000F}
+    )
     assert state.vectors[9].tolist() == [100 + n if n < 4 or n >= 28 else n for n in range(LANES)]
 
 
@@ -530,8 +325,13 @@ def test_inactive_lanes_keep_their_values():
 def test_lanes_are_read_and_written_by_number():
     a = np.arange(LANES, dtype=np.uint32) * 3
     assert run_wave("v_readfirstlane_b32 s8, v1", vectors={1: a}).scalars[8] == 0
-    assert run_wave("s_mov_b32 exec_lo, 0xf00\nv_readfirstlane_b32 s8, v1", vectors={1: a}).scalars[8] == 24
-    assert run_wave("s_mov_b32 exec_lo, 0\nv_readfirstlane_b32 s8, v1", vectors={1: a}).scalars[8] == 0
+    assert (
+        run_wave("s_mov_b32 exec_lo, 0xf00\nv_readfirstlane_b32 s8, v1", vectors={1: a}).scalars[8]
+        == 24
+    )
+    assert (
+        run_wave("s_mov_b32 exec_lo, 0\nv_readfirstlane_b32 s8, v1", vectors={1: a}).scalars[8] == 0
+    )
     assert run_wave("v_readlane_b32 s8, v1, s4", vectors={1: a}, scalars={4: 37}).scalars[8] == 15
     state = run_wave("v_writelane_b32 v1, s5, s4", vectors={1: a}, scalars={4: 5, 5: 99})
     assert state.vectors[1].tolist() == [99 if n == 5 else 3 * n for n in range(LANES)]
@@ -539,16 +339,35 @@ def test_lanes_are_read_and_written_by_number():
 
 def test_bits_below_the_lane_are_counted():
     mask, base = np.full(LANES, 0xF0F0F0F1, np.uint32), np.full(LANES, 10, np.uint32)
-    state = run_wave("v_mbcnt_lo_u32_b32 v9, v1, v2\nv_mbcnt_hi_u32_b32 v10, v1, v9", vectors={1: mask, 2: base})
+    state = run_wave(
+        "v_mbcnt_lo_u32_b32 v9, v1, v2\nv_mbcnt_hi_u32_b32 v10, v1, v9", vectors={1: mask, 2: base}
+    )
     want = [10 + (0xF0F0F0F1 & ((1 << n) - 1)).bit_count() for n in range(LANES)]
     assert state.vectors[9].tolist() == want
     assert state.vectors[10].tolist() == want
 
 
-# ------------------------------------------------------------------------------------------------ vector, FP32
+# ------------------------------------------------------------------------------------- vector, FP32
 
 FLOAT_VALUES = np.array(
-    [0.0, -0.0, 1.0, -1.0, 1.5, -2.5, 0.5, 3.0, 1e-45, -1e-45, 1.17549435e-38, 3.4028235e38, np.inf, -np.inf, np.nan, 0.1],
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        1.5,
+        -2.5,
+        0.5,
+        3.0,
+        1e-45,
+        -1e-45,
+        1.17549435e-38,
+        3.4028235e38,
+        np.inf,
+        -np.inf,
+        np.nan,
+        0.1,
+    ],
     np.float32,
 )
 
@@ -622,7 +441,11 @@ def test_float_operation_on_edge_values(name):
     with np.errstate(all="ignore"):
         for row in lanes(itertools.product(values, repeat=sources)):
             columns = [np.array([s[n] for s in row], np.float32) for n in range(sources)]
-            got = run_wave(f"{name} v9, {registers}", vectors=dict(enumerate(columns, 1))).vectors[9].view(np.float32)
+            got = (
+                run_wave(f"{name} v9, {registers}", vectors=dict(enumerate(columns, 1)))
+                .vectors[9]
+                .view(np.float32)
+            )
             want = np.array([FLOAT_OPERATIONS[name](*s) for s in row], np.float32)
             assert_same_floats(got, want, name, ulp=1 if name == "v_tanh_f32" else 0)
 
@@ -657,21 +480,42 @@ def test_packed_floats_choose_halves_and_signs():
     state = run_wave("v_pk_add_f32 v[10:11], v[2:3], v[4:5]", vectors=vectors)
     assert (state.vectors[10].view(np.float32) == values[0] + values[2]).all()
     assert (state.vectors[11].view(np.float32) == values[1] + values[3]).all()
-    state = run_wave("v_pk_mul_f32 v[10:11], v[2:3], v[4:5] op_sel:[1,0] op_sel_hi:[0,1]", vectors=vectors)
+    state = run_wave(
+        "v_pk_mul_f32 v[10:11], v[2:3], v[4:5] op_sel:[1,0] op_sel_hi:[0,1]", vectors=vectors
+    )
     assert (state.vectors[10].view(np.float32) == values[1] * values[2]).all()
     assert (state.vectors[11].view(np.float32) == values[0] * values[3]).all()
-    state = run_wave("v_pk_fma_f32 v[10:11], v[2:3], v[4:5], v[6:7] neg_lo:[1,0,0] neg_hi:[0,0,1]", vectors=vectors)
+    state = run_wave(
+        "v_pk_fma_f32 v[10:11], v[2:3], v[4:5], v[6:7] neg_lo:[1,0,0] neg_hi:[0,0,1]",
+        vectors=vectors,
+    )
     assert (state.vectors[10].view(np.float32) == values[4] - values[0] * values[2]).all()
     assert (state.vectors[11].view(np.float32) == values[1] * values[3] - values[5]).all()
 
 
-# ------------------------------------------------------------------------------------------------ conversions
+# -------------------------------------------------------------------------------------- conversions
 
 ROUNDING = np.concatenate(
     [
         FLOAT_VALUES,
-        np.array([65504, 65519.99, 65520, 6.1e-5, 5.96e-8, 2.98e-8, 2.9e-8, 1e-7, 1.0009765625, 1.00048828125], np.float32),
-        np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800001, 0xFFC00000], np.uint32).view(np.float32),
+        np.array(
+            [
+                65504,
+                65519.99,
+                65520,
+                6.1e-5,
+                5.96e-8,
+                2.98e-8,
+                2.9e-8,
+                1e-7,
+                1.0009765625,
+                1.00048828125,
+            ],
+            np.float32,
+        ),
+        np.array(
+            [0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800001, 0xFFC00000], np.uint32
+        ).view(np.float32),
     ]
 )
 
@@ -693,24 +537,37 @@ def test_two_floats_become_packed_halves():
         for half, source in ((got & 0xFFFF, a), (got >> 16, b)):
             values, want = half.astype(np.uint16).view(np.float16), source.astype(np.float16)
             assert (np.isnan(values) == np.isnan(want)).all()
-            assert (values[~np.isnan(want)].view(np.uint16) == want[~np.isnan(want)].view(np.uint16)).all()
+            assert (
+                values[~np.isnan(want)].view(np.uint16) == want[~np.isnan(want)].view(np.uint16)
+            ).all()
 
 
 def test_halves_widen_exactly():
     codes = np.arange(1 << 16, dtype=np.uint32).reshape(-1, LANES)[::97]
     for row in codes:
         got = run_wave("v_cvt_f32_f16 v9, v1", vectors={1: row}).vectors[9].view(np.float32)
-        assert_same_floats(got, row.astype(np.uint16).view(np.float16).astype(np.float32), "v_cvt_f32_f16")
+        assert_same_floats(
+            got, row.astype(np.uint16).view(np.float16).astype(np.float32), "v_cvt_f32_f16"
+        )
         assert (run_wave("v_cvt_f32_bf16 v9, v1", vectors={1: row}).vectors[9] == row << 16).all()
 
 
 def test_integers_and_floats_convert_with_saturation():
     edges = np.resize(np.array(EDGES, np.uint32), LANES)
-    run = lambda program, v: run_wave(program, vectors={1: v}).vectors[9]  # noqa: E731
+
+    def run(program, values):
+        return run_wave(program, vectors={1: values}).vectors[9]
+
     assert (run("v_cvt_f32_u32 v9, v1", edges).view(np.float32) == edges.astype(np.float32)).all()
-    assert (run("v_cvt_f32_i32 v9, v1", edges).view(np.float32) == edges.view(np.int32).astype(np.float32)).all()
+    assert (
+        run("v_cvt_f32_i32 v9, v1", edges).view(np.float32)
+        == edges.view(np.int32).astype(np.float32)
+    ).all()
     assert (run("v_cvt_f32_ubyte0 v9, v1", edges).view(np.float32) == (edges & 0xFF)).all()
-    floats = np.resize(np.array([0.9, -0.9, 2.5, -2.5, 3e9, 5e9, -5e9, math.inf, -math.inf, math.nan], np.float32), LANES)
+    floats = np.resize(
+        np.array([0.9, -0.9, 2.5, -2.5, 3e9, 5e9, -5e9, math.inf, -math.inf, math.nan], np.float32),
+        LANES,
+    )
     want_u = [0, 0, 2, 0, 3000000000, M32, 0, M32, 0, 0]
     want_i = [0, 0, 2, -2, 0x7FFFFFFF, 0x7FFFFFFF, -(1 << 31), 0x7FFFFFFF, -(1 << 31), 0]
     assert run("v_cvt_u32_f32 v9, v1", floats)[:10].tolist() == want_u

@@ -1,0 +1,367 @@
+"""Measures native_cpu against torch and against the processor's own ceilings.
+
+Contenders of one case run in one process, their rounds interleaved; a row holds the median of the
+rounds and all of them. A contender whose call would take longer than `--limit` seconds is measured
+once on fewer rows, which its row says.
+
+    python benchmarks/native_cpu.py --output benchmarks/results/native_cpu.jsonl
+    python benchmarks/native_cpu.py --only gaussian --threads 2 --rounds 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import mxgemm
+from mxgemm.backends.base import GemmPlan, PreparedOperand
+from mxgemm.backends.native_cpu import NativeCpu
+from mxgemm.epilogue import NO_ARGS
+from mxgemm.matmul import problem_for
+from mxgemm.runtime import native_cpu as runtime
+from mxgemm.tensor import MXTensor
+
+SQUARES = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (512, 4096, 4096))
+DRAM_COPIES = 24
+
+
+@dataclass
+class Contender:
+    """One way to do a case: the call, and what it does, in operations or bytes."""
+
+    name: str
+    call: Callable[[], object]
+    work: float
+    unit: str = "GOP/s"
+    note: str = ""
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def rate(self) -> float:
+        return self.work / self.median / 1e9
+
+
+@dataclass
+class Case:
+    """Contenders measured together, and the ratios that are asked for: (name, over, floor)."""
+
+    group: str
+    shape: str
+    contenders: list[Contender]
+    ratios: list[tuple[str, str]]
+
+
+def time_once(call: Callable[[], object], at_least: float) -> float:
+    calls, start = 0, time.perf_counter()
+    while True:
+        call()
+        calls += 1
+        elapsed = time.perf_counter() - start
+        if elapsed >= at_least:
+            return elapsed / calls
+
+
+def measure(case: Case, rounds: int) -> None:
+    for contender in case.contenders:
+        contender.call()
+    for _ in range(rounds):
+        for contender in case.contenders:
+            contender.seconds.append(time_once(contender.call, 0.03))
+
+
+def operations(shape: tuple[int, int, int]) -> float:
+    return 2.0 * shape[0] * shape[1] * shape[2]
+
+
+def native_plan(a: MXTensor, b: MXTensor, prepared: PreparedOperand | None = None) -> GemmPlan:
+    plan = NativeCpu().plan(problem_for(a, b, out_dtype=torch.bfloat16))
+    if prepared is None:
+        return plan
+    return dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, b=prepared.spec))
+
+
+def gemm_contender(name: str, a: MXTensor, b: MXTensor, *, prepare: bool = False) -> Contender:
+    operand = native_plan(a, b).prepare_b(b) if prepare else b
+    plan = native_plan(a, b, operand if isinstance(operand, PreparedOperand) else None)
+    out = torch.empty((a.rows, b.rows), dtype=torch.bfloat16)
+    return Contender(
+        name, lambda: plan.run(a, operand, out, NO_ARGS), operations((a.rows, b.rows, a.stored_k))
+    )
+
+
+def mm_contender(
+    name: str, x: torch.Tensor, w: torch.Tensor, limit: float, mm: Callable[..., object] = torch.mm
+) -> Contender:
+    """torch's x @ w.T; on fewer rows where the whole would take longer than `limit` seconds."""
+    rows = min(x.shape[0], 128)
+    mm(x[:rows], w.t())
+    start = time.perf_counter()
+    mm(x[:rows], w.t())
+    predicted = (time.perf_counter() - start) * x.shape[0] / rows
+    kept = x if predicted <= limit else x[:rows]
+    note = "" if kept is x else f"measured on {rows} rows"
+    work = operations((kept.shape[0], w.shape[0], w.shape[1]))
+    return Contender(name, lambda: mm(kept, w.t()), work, note=note)
+
+
+def prepacked_contender(x: torch.Tensor, w: torch.Tensor) -> Contender:
+    """oneDNN's linear with a reordered weight: bfloat16 where it has kernels, else float32."""
+    bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    x, w = x.to(dtype), w.to(dtype)
+    packed = torch.ops.mkldnn._reorder_linear_weight(w, x.shape[0])
+    call = torch.ops.mkldnn._linear_pointwise
+    return Contender(
+        f"onednn_{'bf16' if bf16 else 'fp32'}_prepacked",
+        lambda: call(x, packed, None, "none", [], ""),
+        operations((x.shape[0], w.shape[0], w.shape[1])),
+    )
+
+
+def multiply_contender() -> Contender:
+    iterations, threads = 2_000_000, torch.get_num_threads()
+    kernels, native = runtime.kernels(""), runtime.module()
+    count = native.multiply_loop(kernels, iterations, threads)
+    return Contender(
+        "multiply_loop",
+        lambda: native.multiply_loop(kernels, iterations, threads),
+        2.0 * count,
+    )
+
+
+def gaussian(limit: float) -> Iterator[Case]:
+    for m, n, k in SQUARES:
+        x, w = torch.randn(m, k), torch.randn(n, k)
+        a, b = mxgemm.quantize(x), mxgemm.quantize(w)
+        contenders = [
+            gemm_contender("native", a, b),
+            gemm_contender("native_prepared", a, b, prepare=True),
+            prepacked_contender(x, w),
+            mm_contender("torch_fp32_mm", x, w, limit),
+            mm_contender("torch_bf16_mm", x.bfloat16(), w.bfloat16(), limit),
+            mm_contender(
+                "torch_int_mm",
+                torch.randint(-96, 97, (m, k), dtype=torch.int8),
+                torch.randint(-96, 97, (n, k), dtype=torch.int8),
+                limit,
+                torch._int_mm,
+            ),
+            multiply_contender(),
+        ]
+        names = [each.name for each in contenders[2:]]
+        ratios = [("native", name) for name in names]
+        ratios.append(("native_prepared", contenders[2].name))
+        yield Case("gaussian", f"{m}x{n}x{k}", contenders, ratios)
+
+
+def prepared(limit: float) -> Iterator[Case]:
+    del limit
+    for m in (8, 16, 32, 64, 128):
+        x, w = torch.randn(m, 4096), torch.randn(4096, 4096)
+        a, b = mxgemm.quantize(x), mxgemm.quantize(w)
+        contenders = [gemm_contender("native_prepared", a, b, prepare=True)]
+        contenders.append(prepacked_contender(x, w))
+        yield Case(
+            "prepared", f"{m}x4096x4096", contenders, [("native_prepared", contenders[1].name)]
+        )
+
+
+def data_of(kind: str, rows: int, k: int) -> MXTensor:
+    generator = torch.Generator().manual_seed(rows + k)
+    x = torch.randn(rows, k, generator=generator)
+    if kind == "any_scales":
+        tensor = mxgemm.quantize(x)
+        shape = tensor.scales.shape
+        scales = torch.randint(107, 148, shape, generator=generator, dtype=torch.uint8)
+        return dataclasses.replace(tensor, scales=scales)
+    if kind == "student_t4":
+        chi = torch.randn(4, rows, k, generator=generator).square().sum(0)
+        x = x / (chi / 4).sqrt()
+    elif kind == "squared_relu":
+        x = x.relu().square()
+    elif kind == "outlier_channels":
+        x[:, torch.randperm(k, generator=generator)[: k // 100]] *= 30
+    return mxgemm.quantize(x)
+
+
+def irregular(limit: float) -> Iterator[Case]:
+    for m, n, k in ((1024, 1024, 1024), (512, 4096, 4096)):
+        x, w = torch.randn(m, k), torch.randn(n, k)
+        contenders = [
+            gemm_contender(kind, data_of(kind, m, k), data_of(kind, n, k))
+            for kind in (
+                "gaussian",
+                "any_scales",
+                "student_t4",
+                "squared_relu",
+                "outlier_channels",
+            )
+        ]
+        ratios = [(each.name, "torch_fp32_mm") for each in contenders]
+        ratios += [(each.name, "gaussian") for each in contenders[1:]]
+        contenders.append(mm_contender("torch_fp32_mm", x, w, limit))
+        yield Case("irregular", f"{m}x{n}x{k}", contenders, ratios)
+
+
+def dram(limit: float) -> Iterator[Case]:
+    del limit
+    n = k = 4096
+    w = torch.randn(n, k)
+    b = mxgemm.quantize(w)
+    copies = [native_plan(b, b).prepare_b(b) for _ in range(DRAM_COPIES)]
+    buffer = torch.ones(400 << 20, dtype=torch.uint8)
+    kernels, native, threads = runtime.kernels(""), runtime.module(), torch.get_num_threads()
+    size = copies[0].nbytes
+    for m in (1, 8):
+        a = mxgemm.quantize(torch.randn(m, k))
+        plan, out = native_plan(a, b, copies[0]), torch.empty((m, n), dtype=torch.bfloat16)
+
+        def sweep(plan: GemmPlan = plan, a: MXTensor = a, out: torch.Tensor = out) -> None:
+            for copy in copies:
+                plan.run(a, copy, out, NO_ARGS)
+
+        x16 = torch.randn(m, k).bfloat16()
+
+        def sweep16(x16: torch.Tensor = x16) -> None:
+            for copy in copies:
+                runtime.weight_only(x16, copy.payload)
+
+        contenders = [
+            Contender("native_prepared", sweep, float(size * DRAM_COPIES), "GB/s"),
+            Contender("native_weight_only", sweep16, float(size * DRAM_COPIES), "GB/s"),
+            Contender(
+                "read_loop",
+                lambda: native.read_loop(kernels, buffer.data_ptr(), buffer.numel(), threads),
+                float(buffer.numel()),
+                "GB/s",
+            ),
+        ]
+        ratios = [(each.name, "read_loop") for each in contenders[:2]]
+        yield Case("dram", f"{m}x{n}x{k}", contenders, ratios)
+
+
+def quantizers(limit: float) -> Iterator[Case]:
+    del limit
+    for rows in (4096, 8192):
+        x = torch.randn(rows, rows).bfloat16()
+        target, size = torch.empty_like(x), 2.0 * x.numel()
+        contenders = [
+            Contender("quantize", lambda x=x: mxgemm.quantize(x), size, "GB/s"),
+            Contender("quantize_pair", lambda x=x: mxgemm.quantize_pair(x), size, "GB/s"),
+            Contender("torch_copy", lambda x=x, y=target: y.copy_(x), size, "GB/s"),
+        ]
+        ratios = [("quantize", "torch_copy"), ("quantize_pair", "torch_copy")]
+        yield Case("quantize", f"{rows}x{rows} bf16", contenders, ratios)
+
+
+def overhead(limit: float) -> Iterator[Case]:
+    del limit
+    a, b = mxgemm.quantize(torch.randn(1, 32)), mxgemm.quantize(torch.randn(16, 32))
+    ready = native_plan(a, b).prepare_b(b)
+    plan, out = native_plan(a, b, ready), torch.empty((1, 16), dtype=torch.bfloat16)
+    contenders = [
+        Contender("plan.run", lambda: plan.run(a, ready, out, NO_ARGS), 1.0, "Gcall/s"),
+        Contender("plan()", lambda: plan(a, ready, out=out), 1.0, "Gcall/s"),
+    ]
+    yield Case("overhead", "1x16x32", contenders, [])
+
+
+GROUPS = {
+    "gaussian": gaussian,
+    "prepared": prepared,
+    "irregular": irregular,
+    "dram": dram,
+    "quantize": quantizers,
+    "overhead": overhead,
+}
+
+
+def machine() -> dict[str, object]:
+    name = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return {
+        "processor": name,
+        "cores": os.cpu_count(),
+        "isa": runtime.description(""),
+        "torch": torch.__version__,
+    }
+
+
+def rows_of(case: Case, threads: int) -> Iterator[dict[str, object]]:
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    shared = {"date": now, **machine(), "threads": threads, "load": round(os.getloadavg()[0], 2)}
+    shared |= {"group": case.group, "shape": case.shape}
+    for each in case.contenders:
+        yield {
+            **shared,
+            "contender": each.name,
+            "median_us": round(each.median * 1e6, 2),
+            "rate": round(each.rate, 3),
+            "unit": each.unit,
+            "note": each.note,
+            "rounds_us": [round(1e6 * s, 2) for s in each.seconds],
+        }
+
+
+def report(case: Case, threads: int) -> None:
+    print(f"\n{case.group} {case.shape}, {threads} threads, load {os.getloadavg()[0]:.1f}")
+    by_name = {each.name: each for each in case.contenders}
+    for each in case.contenders:
+        rate = f"{each.rate:9.1f} {each.unit} {each.note}"
+        print(f"  {each.name:24} {each.median * 1e6:12.1f} us {rate}")
+    for name, other in case.ratios:
+        # The median of the rounds' own ratios: contenders of a round met the same machine.
+        pairs = zip(by_name[name].seconds, by_name[other].seconds, strict=True)
+        work = by_name[name].work / by_name[other].work
+        ratio = statistics.median(work * theirs / ours for ours, theirs in pairs)
+        print(f"  {name} / {other}: {ratio:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--only", choices=GROUPS, action="append", help="groups to run; all by default"
+    )
+    parser.add_argument(
+        "--threads", type=int, action="append", help="thread counts; 1 and 2 by default"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--limit", type=float, default=3.0, help="longest call of torch's, in seconds"
+    )
+    parser.add_argument("--output", type=Path, help="JSONL file to append rows to")
+    options = parser.parse_args()
+    for threads in options.threads or (1, 2):
+        torch.set_num_threads(threads)
+        for group in options.only or GROUPS:
+            for case in GROUPS[group](options.limit):
+                measure(case, options.rounds)
+                report(case, threads)
+                if options.output:
+                    with options.output.open("a", encoding="utf-8") as file:
+                        file.writelines(json.dumps(row) + "\n" for row in rows_of(case, threads))
+
+
+if __name__ == "__main__":
+    main()
