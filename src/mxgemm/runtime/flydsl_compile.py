@@ -138,7 +138,7 @@ def _compile_in_child(builder: str, argument: object) -> CompiledKernel:
     linker = find_linker()
     if linker is None:
         raise CompilationFailed(
-            "FlyDSL kernels: need ld.lld 19 or later, got none; install lld-19 or set MXGEMM_ROCM_PATH"
+            "FlyDSL: needs ld.lld 19 or later, got none; install lld-19 or set MXGEMM_ROCM_PATH"
         )
     with tempfile.TemporaryDirectory(prefix="mxgemm-flydsl-") as folder:
         linked = Path(folder) / "rocm/llvm/bin/ld.lld"
