@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 
 from backends.gfx1250_kernels import SHIPPED, compiled, needs_compiler
+from mxgemm.errors import BackendUnavailable
+from mxgemm.runtime import flydsl_compile
 from mxgemm.runtime.flydsl_compile import CompiledKernel
 
 pytestmark = [pytest.mark.compile, needs_compiler]
@@ -127,3 +129,12 @@ def test_callers_environment_stays_as_it_is(monkeypatch, tmp_path):
     assert dict(os.environ) == before
     assert kernel.code_object.startswith(b"\x7fELF")
     assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
+def test_a_kernel_that_does_not_compile_is_a_typed_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("MXGEMM_CACHE_DIR", str(tmp_path))
+    with pytest.raises(BackendUnavailable, match="no_such_function"):
+        flydsl_compile.compile_kernel(
+            "mxgemm.backends.flydsl_gfx1250.kernel:no_such_function", None, ()
+        )
+    assert not list(tmp_path.rglob("*.json"))

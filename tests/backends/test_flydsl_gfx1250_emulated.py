@@ -97,6 +97,24 @@ def test_sizes_around_tiles_are_exact_in_every_timing(kernel, m, n, k, timing):
     check(a, b, choice=whole(tile, k), out_dtype=out_dtype, timing=timing, seed=m % 5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("timing", ["early", "late"])
+@pytest.mark.parametrize("k", [96, 1152])
+@pytest.mark.parametrize("n", [17, 512])
+@pytest.mark.parametrize("m", [200, 512])
+@pytest.mark.parametrize("epilogue", ["identity", "bias_relu_aux"])
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", [PLAIN, TILED], ids=str)
+def test_full_product_of_two_values_of_each_factor_is_exact(
+    layout, out_dtype, epilogue, m, n, k, timing
+):
+    a, b = oracles.exact_operands(m, n, k, Accumulation(), seed=m + n + k)
+    a, b = oracles.poison_pads(a.relayout(layout)), oracles.poison_pads(b.relayout(layout))
+    check(
+        a, b, choice=whole(LARGE, k), out_dtype=out_dtype, epilogue=epilogue, timing=timing, seed=k
+    )
+
+
 @pytest.mark.parametrize(
     ("tile", "epilogue", "out_dtype", "timing"),
     [

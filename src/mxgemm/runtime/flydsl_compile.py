@@ -24,6 +24,7 @@ from pathlib import Path
 
 import mxgemm
 from mxgemm import settings
+from mxgemm.errors import BackendUnavailable
 
 ARCH = "gfx1250"
 VERSIONS = ((0, 4, 2), (0, 6, 0))
@@ -36,7 +37,7 @@ FORMAT = 1
 RESULT = "result.json"
 
 
-class CompilationFailed(RuntimeError):
+class CompilationFailed(BackendUnavailable):
     """FlyDSL or the linker failed; the text is the child's last output."""
 
 
@@ -136,7 +137,9 @@ def _from_text(text: str) -> CompiledKernel:
 def _compile_in_child(builder: str, argument: object) -> CompiledKernel:
     linker = find_linker()
     if linker is None:
-        raise CompilationFailed("no ld.lld found")
+        raise CompilationFailed(
+            "FlyDSL: needs ld.lld 19 or later, got none; install lld-19 or set MXGEMM_ROCM_PATH"
+        )
     with tempfile.TemporaryDirectory(prefix="mxgemm-flydsl-") as folder:
         linked = Path(folder) / "rocm/llvm/bin/ld.lld"
         linked.parent.mkdir(parents=True)
