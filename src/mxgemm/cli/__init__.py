@@ -47,6 +47,7 @@ COMMANDS = (
             "mxgemm.bench.compare"),
     Command("figures", "draw benchmark rows as PNG and SVG", "mxgemm.bench.figures"),
     Command("report", "write benchmark rows as one HTML page", "mxgemm.bench.report"),
+    Command("emulate", "run a compiled gfx1250 kernel in the emulator", "mxgemm.emulator.command"),
 )  # fmt: skip
 
 EXAMPLES = """\
