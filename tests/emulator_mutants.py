@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mxgemm.emulator.instruction import Instruction, Kind, Role
 
 COUNTED_WAIT = re.compile(
-    r"^\ts_wait_(?P<counter>dscnt|tensorcnt|kmcnt|loadcnt|storecnt|alu) (?P<value>.*)$"
+    r"^\ts_wait_(?P<counter>dscnt|tensorcnt|kmcnt|loadcnt|storecnt|xcnt|alu) (?P<value>.*)$"
 )
 SIGNAL, WAIT = re.compile(r"^\ts_barrier_signal "), re.compile(r"^\ts_barrier_wait ")
 LDS_ACCESS = re.compile(r"^\tds_(load|store)_")

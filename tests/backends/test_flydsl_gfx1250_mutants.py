@@ -1,85 +1,91 @@
-"""Every wait and barrier of the main kernel is needed: with one removed, a run in the emulator
+"""Every wait and barrier of every kind of kernel is needed: with one removed, a run in the emulator
 fails, unless the removed wait is proven to wait for nothing.
+
+The verdict on every mutant is in docs/measurements/gfx1250_mutants.tsv; `PYTHONPATH=src:tests
+python tests/backends/test_flydsl_gfx1250_mutants.py` rewrites it.
 """
 
-from collections.abc import Callable
+import functools
+import multiprocessing
+import re
+from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 import emulator_mutants
-import oracles
-from backends.gfx1250_kernels import SHIPPED, compiled, needs_compiler
-from mxgemm import accuracy
-from mxgemm.backends.base import Accumulation
-from mxgemm.errors import MXError
+from backends.gfx1250_kernels import needs_compiler
 
 emulator = pytest.importorskip("mxgemm.emulator")
 
+from backends import gfx1250_launches  # noqa: E402  (needs the emulator)
+
 pytestmark = [pytest.mark.emulated, needs_compiler]
 
-KERNEL = "large-plain-f32"
-M = N = 256
-RUNS = [(k_tiles, seed) for k_tiles in (17, 18, 2, 1) for seed in range(4)]
-"""K tiles and seed: the drain has one path for even and one for odd K, each with and without a
-steady state before it.
-"""
-WAITS = ("no-dscnt", "no-tensorcnt", "no-kmcnt", "no-barrier")
+REPORT = Path(__file__).parents[2] / "docs/measurements/gfx1250_mutants.tsv"
+HEADER = "kernel\tmutant\tpc\tinstruction\tverdict"
+SEEDS = range(4)
+SAMPLE = 9
+"""The default run looks at every ninth."""
+MISSED = "missed"
+KINDS = gfx1250_launches.KINDS
 
 
-@pytest.fixture(scope="module")
-def run() -> Callable[[str, int, int], bool]:
-    """Return a function that says whether a listing computes the right product under a seed."""
-    problems = {}
-    for k_tiles in {k_tiles for k_tiles, _ in RUNS}:
-        a, b = oracles.exact_operands(M, N, 128 * k_tiles, Accumulation(), seed=k_tiles)
-        problems[k_tiles] = a, b, accuracy.exact_product(a, b)[0].float()
-    spec = SHIPPED[KERNEL]
-
-    def correct(text: str, k_tiles: int, seed: int) -> bool:
-        a, b, right = problems[k_tiles]
-        k = 128 * k_tiles
-        out = torch.full((M, N), torch.nan)
-        tensors = [out, a.codes, a.scales, b.codes, b.scales]
-        machine = emulator.Machine("gfx1250")
-        kernel = machine.load(text)
-        for tensor in tensors:
-            machine.memory.map(tensor.data_ptr(), buffer=tensor.numpy().view(np.uint8).reshape(-1))
-        strides = [k // 2, k // 32, k // 2, k // 32, N, 0, 0]
-        values = [*[t.data_ptr() for t in tensors], 0, 0, 0, 0, *strides]
-        values += [M, N, k // 32, k_tiles, 1.0, 0.0]
-        try:
-            machine.launch(
-                (1, 1, 1),
-                (spec.tile.num_threads, 1, 1),
-                values,
-                spec.lds_bytes,
-                kernel=kernel,
-                timing="late",
-                seed=seed,
-            )
-        except (emulator.EmulatorError, MXError):
-            return False
-        return torch.equal(out, right)
-
-    return correct
+@functools.cache
+def launches(kind: str) -> list[gfx1250_launches.Launch]:
+    return KINDS[kind].all()
 
 
-def listing() -> str:
-    return compiled(KERNEL).assembly
+def mutants(kind: str) -> list[emulator_mutants.Mutant]:
+    kernel = launches(kind)[0].kernel
+    found = emulator_mutants.mutants(kernel.assembly, kernel.symbol)
+    return [mutant for mutant in found if mutant.kind.startswith("no-")]
 
 
-def waits() -> list[emulator_mutants.Mutant]:
-    found = emulator_mutants.mutants(listing(), compiled(KERNEL).symbol)
-    return [mutant for mutant in found if mutant.kind in WAITS]
+def failure(kind: str, text: str) -> str | None:
+    """Return what the first failing run of a listing reports, None if all are right."""
+    code = emulator.Machine("gfx1250").load(text)
+    runs = ((launch, seed) for seed in SEEDS for launch in launches(kind))
+    return next((f for launch, seed in runs if (f := launch.failure(code, seed))), None)
 
 
-def test_every_wait_and_barrier_is_needed(run):
-    assert all(run(listing(), *each) for each in RUNS)
-    code = emulator.Machine("gfx1250").load(listing()).instructions
-    mutants = waits()
-    assert {mutant.kind for mutant in mutants} == set(WAITS)
-    survivors = [m for m in mutants if all(run(m.text, *each) for each in RUNS)]
-    unproven = [m for m in survivors if emulator_mutants.why_redundant(code, m) is None]
-    assert [f"{m.name} {m.line}" for m in unproven] == []
+def verdict(kind: str, mutant: emulator_mutants.Mutant) -> str:
+    if caught := failure(kind, mutant.text):
+        return caught
+    original = emulator.Machine("gfx1250").load(launches(kind)[0].kernel.assembly)
+    proof = emulator_mutants.why_redundant(original.instructions, mutant)
+    return f"redundant: {proof}" if proof else MISSED
+
+
+def missed(kind: str, found: list[emulator_mutants.Mutant]) -> list[str]:
+    return [f"{m.name} {m.line}" for m in found if verdict(kind, m) == MISSED]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unchanged_kernel_is_right_and_every_wait_has_its_mutant(kind):
+    assembly = launches(kind)[0].kernel.assembly
+    assert failure(kind, assembly) is None
+    waits = re.findall(r"^\ts_(?:wait|barrier)_\w+", assembly, re.MULTILINE)
+    assert len(waits) == sum(m.kind != "no-barrier" for m in mutants(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampled_waits_and_barriers_are_needed(kind):
+    assert missed(kind, mutants(kind)[::SAMPLE]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_wait_and_barrier_is_needed(kind):
+    assert missed(kind, mutants(kind)) == []
+
+
+def report(kind: str) -> list[str]:
+    return [
+        "\t".join((kind, m.kind, str(m.pc), m.line, verdict(kind, m))) for m in mutants(kind)
+    ]
+
+
+if __name__ == "__main__":
+    with multiprocessing.Pool(2) as pool:
+        lines = [line for part in pool.imap(report, KINDS) for line in part]
+    REPORT.write_text("\n".join([HEADER, *lines]) + "\n")
