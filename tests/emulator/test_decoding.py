@@ -8,7 +8,7 @@ import pytest
 from gfx1250_programs import NAME, assemble, assembly, encode, needs_llvm
 from mxgemm.emulator import DecodeError, LoadError, Machine
 from mxgemm.emulator.gfx1250.encoding import decode
-from mxgemm.emulator.gfx1250.table import BY_OPCODE, DUAL, ROWS
+from mxgemm.emulator.gfx1250.table import BY_OPCODE, DUAL, LITERAL_SOURCE, ROWS
 from mxgemm.emulator.gfx1250.text import parse
 from mxgemm.emulator.instruction import Field, Row
 
@@ -44,6 +44,8 @@ def sample_operand(row: Row, field: Field, position: int, scalar: bool) -> str:
         "vaddr": registers("v", number, 1),
         "saddr": registers("s", number, 1 if row.name.startswith("scratch") else 2),
     }
+    if row.name in LITERAL_SOURCE:
+        fixed["src2"] = "0x40490fdb"
     if field.name in fixed:
         return fixed[field.name]
     if field.name.startswith("group"):
@@ -128,6 +130,9 @@ VARIANTS = [
     "v_mul_f32_e32 v1, 0x40490fdb, v2",
     "v_fma_f32 v1, -v2, |v3|, -|v4|",
     "v_fma_f32 v1, v2, v3, 1.0",
+    "v_fmaak_f32 v1, s2, v3, 0xbf800000",
+    "v_fmaak_f32 v1, 0x40490fdb, v3, 0x40490fdb",
+    "v_fmamk_f32 v1, v2, 0x3f800000, v3",
     "v_cndmask_b32_e32 v1, v2, v3, vcc_lo",
     "v_cndmask_b32_e64 v1, v2, v3, s7",
     "v_cmp_lt_i32_e32 vcc_lo, v1, v2",
@@ -226,6 +231,8 @@ def dual_lines():
         "v_mov_b32": "{d}, {a}",
         "v_bitop2_b32": "{d}, {a}, {b} bitop3:0x54",
         "v_fma_f32": "{d}, {a}, {b}, {c}",
+        "v_fmaak_f32": "{d}, {a}, {b}, 0x1234",
+        "v_fmamk_f32": "{d}, {a}, 0x1234, {b}",
     }
     first = {"d": "v0", "a": "v4", "b": "v8", "c": "v12"}
     second = {"d": "v3", "a": "v5", "b": "v9", "c": "v13"}

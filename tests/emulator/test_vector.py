@@ -464,6 +464,16 @@ def test_accumulating_multiply_reads_its_destination():
     assert (state.vectors[9].view(np.float32) == 15.25).all()
 
 
+@pytest.mark.parametrize(
+    ("line", "right"),
+    [("v_fmaak_f32 v9, v1, v2, 0x3e800000", 15.25), ("v_fmamk_f32 v9, v1, 0x3e800000, v2", 5.75)],
+)
+def test_literal_is_addend_or_factor_of_a_multiply_add(line, right):
+    a, b = (np.full(LANES, v, np.float32) for v in (3.0, 5.0))
+    state = run_wave(line, vectors={1: a, 2: b})
+    assert (state.vectors[9].view(np.float32) == right).all()
+
+
 def test_exponent_is_added():
     state = run_wave(
         "v_ldexp_f32 v9, v1, v2",

@@ -129,6 +129,10 @@ void add_floating(OperationTable& t) {
   add_lanes(t, "v_mul_f32", [](float a, float b) { return a * b; }, kFloating);
   add_lanes(t, "v_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); }, kFloating);
   add_lanes(
+      t, "v_fmamk_f32", [](float a, float k, float c) { return std::fma(a, k, c); }, kFloating);
+  add_lanes(
+      t, "v_fmaak_f32", [](float a, float b, float k) { return std::fma(a, b, k); }, kFloating);
+  add_lanes(
       t, "v_fmac_f32", [](float a, float b, float old) { return std::fma(a, b, old); }, kFloating);
   add_lanes(
       t, "v_max_num_f32",

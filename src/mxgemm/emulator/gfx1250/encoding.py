@@ -22,7 +22,7 @@ from mxgemm.emulator.gfx1250.registers import (
     scalar,
     vector,
 )
-from mxgemm.emulator.gfx1250.table import BY_OPCODE, DUAL, HALF_OPERANDS, ROWS
+from mxgemm.emulator.gfx1250.table import BY_OPCODE, DUAL, HALF_OPERANDS, LITERAL_SOURCE, ROWS
 from mxgemm.emulator.instruction import Field, Instruction, Kind, Operand, Role, Row
 
 _LITERAL, _LITERAL64 = 255, 254
@@ -119,6 +119,7 @@ def _vop2(w: Dwords) -> _Raw:
         "dst": _FIRST_VECTOR + _bits(w[0], 24, 17),
         "src1": _FIRST_VECTOR + _bits(w[0], 16, 9),
         "src0": w[0] & 511,
+        "src2": _LITERAL,
         "sdst": VCC,
         "mask": VCC,
     }
@@ -399,6 +400,8 @@ class _Decoder:
                 raise self.unknown(start)
             raw.dwords = dwords
             name = DUAL[number]
+            if name in LITERAL_SOURCE:
+                raw.codes["src2"] = _LITERAL
             if name == "v_bitop2_b32":
                 raw.modifiers["bitop3"] = raw.codes["src2"] & 255
             halves.append(self.build(ROWS[name], raw, start))

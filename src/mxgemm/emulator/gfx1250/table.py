@@ -226,6 +226,8 @@ _LISTING = {
         0x29 v_sub_nc_u64           dst:2 src0:2 src1:2
         0x2a v_mul_u64              dst:2 src0:2 src1:2
         0x2b v_fmac_f32             dst+ src0 src1
+        0x2c v_fmamk_f32            dst src0 src2 src1
+        0x2d v_fmaak_f32            dst src0 src1 src2
     """,
     "VOP3": """
         0x20a v_mad_i32_i24
@@ -360,6 +362,8 @@ HALF_OPERANDS = frozenset({"v_mov_b16", "v_cvt_f16_f32", "v_cvt_f32_f16"})
 # three dwords six.
 DUAL = {
     0: "v_fmac_f32",
+    1: "v_fmaak_f32",
+    2: "v_fmamk_f32",
     3: "v_mul_f32",
     4: "v_add_f32",
     5: "v_sub_f32",
@@ -378,6 +382,9 @@ DUAL = {
     23: "v_max_i32",
     24: "v_min_i32",
 }
+# Their src2 is always the literal after the instruction.
+LITERAL_SOURCE = frozenset({"v_fmamk_f32", "v_fmaak_f32"})
+
 _DUAL_ONLY = {"v_bitop2_b32": "dst src0 src1"}
 
 
@@ -386,7 +393,8 @@ def _fields(text: str) -> tuple[Field, ...]:
 
 
 def _forms(encoding: str, opcode: int, name: str) -> tuple[tuple[str, int], ...]:
-    if encoding not in _VOP3_OFFSET or name in {"v_nop", "v_readfirstlane_b32"}:
+    only = {"v_nop", "v_readfirstlane_b32"} | LITERAL_SOURCE
+    if encoding not in _VOP3_OFFSET or name in only:
         return ((encoding, opcode),)
     return ((encoding, opcode), ("VOP3", opcode + _VOP3_OFFSET[encoding]))
 
