@@ -229,6 +229,18 @@ def is_made_up_for(code: Code, pc: int, counter: str) -> bool:
     return True
 
 
+def overwrites_nothing_unread(code: Code, pc: int, counter: str) -> bool:
+    """Without the wait, no instruction writes a register that a memory instruction before it may
+    not have read.
+    """
+    without = outstanding(code, counter, removed=pc)
+    return not any(
+        _registers(instruction, Role.WRITE) & _registers(code[p], Role.READ)
+        for instruction, ages in zip(code, without, strict=True)
+        for p in ages or {}
+    )
+
+
 def publishes_what_nobody_reads(code: Code, pc: int, counter: str) -> bool:
     """After the barrier that follows, no LDS access comes before an equal or stronger wait and one
     more whole barrier.
@@ -264,7 +276,7 @@ def why_redundant(code: Code, mutant: Mutant) -> str | None:
     """
     instruction = code[mutant.pc]
     counter = instruction.name.removeprefix("s_wait_")
-    if not instruction.name.startswith("s_wait_"):
+    if not instruction.name.startswith("s_wait_") or counter == "xcnt":
         return None
     if counter == "alu":
         vector_memory = any(
@@ -273,9 +285,11 @@ def why_redundant(code: Code, mutant: Mutant) -> str | None:
         waits_for_results = instruction.operands[0].value >> 12 != _NO_RESULT_WAIT
         if vector_memory or waits_for_results:
             return None
-        return "waits_for_nothing" if waits_for_nothing(code, mutant.pc, "vm_vsrc") else None
+        counter = "vm_vsrc"
     proofs = [waits_for_nothing]
-    proofs += {"dscnt": [is_made_up_for], "tensorcnt": [publishes_what_nobody_reads]}.get(
-        counter, []
-    )
+    proofs += {
+        "dscnt": [is_made_up_for],
+        "tensorcnt": [publishes_what_nobody_reads],
+        "vm_vsrc": [overwrites_nothing_unread],
+    }.get(counter, [])
     return next((proof.__name__ for proof in proofs if proof(code, mutant.pc, counter)), None)

@@ -4,7 +4,7 @@ with another listing.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -51,6 +51,15 @@ class Launch:
     values: tuple[places.Value, ...]
     written: tuple[torch.Tensor, ...]
     right: tuple[torch.Tensor, ...]
+
+    def with_number(self, position: int, number: int) -> "Launch":
+        """Return the launch with another number for one argument; right is what the kernel does."""
+        values = (*self.values[:position], number, *self.values[position + 1 :])
+        for storage in self.written:
+            storage.fill_(POISON)
+        places.EmulatedPlace(places.Emulation()).run(self.kernel, self.grid, values)
+        right = tuple(storage.clone() for storage in self.written)
+        return replace(self, values=values, right=right)
 
     def failure(self, code: emulator.Kernel, seed: int) -> str | None:
         """Return what is wrong with `code` in the place of the kernel, None for nothing."""
@@ -176,14 +185,17 @@ class Kind:
         symbol: how the kernel's name begins.
         launches: the launches, by size.
         sizes: sizes that lead through all of its code.
+        counts: positions of arguments that say how many parts or rows there are; a further launch
+            for each has none, which the backend does not ask for but the code provides for.
     """
 
     symbol: str
     launches: Callable[[int], list[Launch]]
     sizes: tuple[int, ...]
+    counts: tuple[int, ...] = ()
 
     def all(self) -> list[Launch]:
-        """Return this kernel's launches, one a size."""
+        """Return this kernel's launches, one a size and those of no parts."""
         found = [
             each
             for size in self.sizes
@@ -192,12 +204,10 @@ class Kind:
         ]
         assert len(found) == len(self.sizes)
         assert all(each.kernel == found[0].kernel for each in found)
-        return found
+        return [*found, *(found[0].with_number(position, 0) for position in self.counts)]
 
 
-def _gemm(
-    tile: TileConfig, *, sizes: tuple[int, ...] = (17, 18, 2, 1), **options
-) -> Kind:
+def _gemm(tile: TileConfig, *, sizes: tuple[int, ...] = (17, 18, 2, 1), **options) -> Kind:
     """One workgroup of a GEMM; a size is the number of K tiles.
 
     The drain has one path for even and one for odd numbers, each with and without a steady state
@@ -210,7 +220,8 @@ def _gemm(
 def _split_sum(out_dtype: torch.dtype, epilogue: Epilogue) -> Kind:
     """Parts of eight K tiles: two, four and five of them, around the four that a pass adds."""
     options = {"tile": SMALL, "out_dtype": out_dtype, "epilogue": epilogue, "split_tiles": 8}
-    return Kind("mxfp4_split_sum", functools.partial(product, 70, 300, **options), (9, 32, 37))
+    make = functools.partial(product, 70, 300, **options)
+    return Kind("mxfp4_split_sum", make, (9, 32, 37), counts=(9, 11))
 
 
 def _backward_of_rows(m: int) -> list[Launch]:
@@ -227,7 +238,7 @@ KINDS = {
     "small-split-f32": _gemm(SMALL, sizes=(31, 18, 17), split_tiles=16),
     "split-sum-forward-bf16": _split_sum(torch.bfloat16, FORWARD),
     "split-sum-backward-f16": _split_sum(torch.float16, BACKWARD),
-    "bias-grad-sum": Kind("mxfp4_bias_grad_sum", _backward_of_rows, (70, 256, 326)),
+    "bias-grad-sum": Kind("mxfp4_bias_grad_sum", _backward_of_rows, (70, 256, 326), counts=(3,)),
     "reorder-codes": Kind("mxfp4_reorder_codes", reorder, (9, 4)),
     "reorder-scales": Kind("mxfp4_reorder_scales", reorder, (9, 4)),
 }

@@ -81,13 +81,13 @@ def build_reorder_scales(_: None):
         row = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         k_tile = fx.Int32(fx.block_idx.y)
         if row < rows:
-            word = fx.Int32(0)
-            for i in fx.range_constexpr(WORD_BYTES):
-                column = k_tile * WORD_BYTES + i
+            first = k_tile * WORD_BYTES
+            at = fx.Int64(row) * plain_pitch + fx.Int64(first)
+            word = fx.Int32(global_load(address(plain) + at, fx.Uint8))
+            for i in fx.range_constexpr(1, WORD_BYTES):  # every K tile has its first block
                 byte = fx.Int32(0)
-                if column < blocks:
-                    at = fx.Int64(row) * plain_pitch + fx.Int64(column)
-                    byte = fx.Int32(global_load(address(plain) + at, fx.Uint8))
+                if first + i < blocks:
+                    byte = fx.Int32(global_load(address(plain) + at + fx.Int64(i), fx.Uint8))
                 word = word | (byte << (i * BYTE_BITS))
             at = (fx.Int64(k_tile) * fx.Int64(rows) + fx.Int64(row)) * fx.Int64(WORD_BYTES)
             global_store(address(packed) + at, word, fx.Int32)

@@ -111,7 +111,8 @@ class TileStore:
         bias = self._bias_row()
         sums = [fx.Float32(0.0)] * self.width
         for first in range(0, self.spec.tile.wave_m, rows):
-            self._settle()
+            if first and self.regions["out"][0] == self.regions["values"][0]:
+                self._settle()  # the values would overwrite what the last pass sends
             for name in ("aux_in", "c"):
                 if getattr(epilogue, name) is not None:
                     self._transfer(name, first).load()
@@ -219,7 +220,6 @@ class TileStore:
 
     def _store_sums(self, sums, slice_row) -> None:
         """Write this lane's column sums to row `slice_row` of the partial bias gradient."""
-        self._settle()
         self._store_lane(self.piece + self.regions["row"][0], sums, torch.float32)
         self._settle(transfers=False)
         pitch = fx.Int64(self.n) * fx.Int64(torch.float32.itemsize)
