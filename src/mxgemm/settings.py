@@ -44,3 +44,13 @@ SETTINGS = (BACKEND, CPU_ISA, CACHE_DIR, ROCM_PATH, FLYDSL_KERNELS)
 def cache_dir() -> Path:
     """Return the folder of compiled device kernels; it may not exist yet."""
     return Path(CACHE_DIR.read()).expanduser()
+
+
+def steer_this_process(prefix: str, **variables: str) -> None:
+    """Drop the environment variables that start with `prefix` and set `variables`.
+
+    For a child process that exists to run one foreign tool, and ends with it.
+    """
+    for name in [name for name in os.environ if name.startswith(prefix)]:
+        del os.environ[name]
+    os.environ.update(variables)

@@ -164,6 +164,7 @@ VARIANTS = [
     "s_getreg_b32 s12, hwreg(HW_REG_IB_STS2, 6, 4)",
     "ds_load_b128 v[4:7], v1 offset:65520",
     "ds_load_b32 v4, v1",
+    "ds_load_tr6_b96 v[4:6], v1 offset:65535",
     "global_load_b64 v[4:5], v[2:3], off offset:-8",
     "global_load_b32 v4, v1, s[2:3] offset:8388607 scale_offset",
     "global_store_b32 v[2:3], v5, off",

@@ -30,7 +30,8 @@ class AsyncOperation {
   const Instruction* instruction = nullptr;
   Kind file = Kind::kNone;  // of the destination registers, if there are any
   uint16_t first = 0, count = 0;
-  uint64_t active = ~uint64_t(0);  // lanes whose destination registers it writes; the others keep theirs
+  uint64_t active =
+      ~uint64_t(0);  // lanes whose destination registers it writes; the others keep theirs
   bool performed = false;
   bool lds_reads = false, lds_writes = false;
   uint32_t lds_first = 0, lds_end = 0;  // bounds of the segments

@@ -59,6 +59,7 @@ struct Operation {
   bool floating = false;  // sources may be negated or made absolute
   bool transcendental =
       false;  // runs in a pipe of its own, out of order with the other vector instructions
+  bool all_lanes = false;  // reads every lane, whatever EXEC says
 };
 
 constexpr int kMaxOperands = 8;

@@ -85,7 +85,7 @@ void Wave::check_registers(const Instruction& instruction) {
 }
 
 void Wave::check_vector(const Instruction& instruction, RegisterRange range, bool reads) {
-  const uint64_t needed = instruction.operation->unit == Unit::kMatrix ? all_lanes() : exec();
+  const uint64_t needed = instruction.operation->all_lanes ? all_lanes() : exec();
   for (unsigned i = range.first; i < range.first + range.count; ++i) {
     if (num_vector_pending_ && vector_pending_[i]) fail_outstanding(Kind::kVector, i, reads);
     if (reads && (needed & ~vector_written_[i]))

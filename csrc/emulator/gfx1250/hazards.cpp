@@ -150,6 +150,9 @@ void before(Wave& wave, const Instruction& instruction) {
         "exec",
         format("EXEC must be all ones at a matrix operation, got 0x%08x", wave.scalars[kExec]),
         "exec_lo", "s_mov_b32 exec_lo, -1");
+  if (unit == Unit::kLocal && instruction.operation->all_lanes && wave.scalars[kExec] == 0)
+    throw Fault("exec", "a transposing load with EXEC zero is not known to run or to be skipped",
+                "exec_lo", "a set bit of EXEC");
   if (vector) {
     ++s.vector_issued;
     if (!s.recent.empty()) {

@@ -1,5 +1,6 @@
 // LDS loads and stores: per-lane addresses, counted by dscnt, executed in order within a wave.
-// Source: CDNA5 ISA guide, section on local data share; 64 banks of 4 bytes.
+// Source: CDNA5 ISA guide, section on local data share; 64 banks of 4 bytes. The lane maps of the
+// transposing loads: docs/emulator.md, section "Transposing loads".
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -17,11 +18,32 @@ constexpr u32 kBanks = 64, kBankBytes = 4, kPassBytes = kBanks * kBankBytes;
 
 // How an instruction's bytes map to registers.
 struct Shape {
-  int bytes;        // per lane and address
-  int addresses;    // 1 or 2
-  int offset_unit;  // bytes that one step of offset0/1 means
-  bool sign;        // of a value narrower than a register
+  int bytes;             // per lane and address
+  int addresses;         // 1 or 2
+  int offset_unit;       // bytes that one step of offset0/1 means
+  bool sign;             // of a value narrower than a register
+  int element_bits = 0;  // of a transposing load, which all lanes make whatever EXEC says
+  int alignment = 1;     // of the address
 };
+
+// A transposing load moves elements among lanes: the lane that reads what becomes element `element`
+// of `lane`, and its place there.
+struct Source {
+  int lane, element;
+};
+
+Source transposed(int element_bits, int lane, int element) {
+  switch (element_bits) {
+    case 4:
+      return {(element & 8) << 1 | (lane & 16) >> 1 | (element & 7), lane & 15};
+    case 6:
+      return {(element & 12) << 1 | (lane & 16) >> 2 | (element & 3), lane & 15};
+    case 8:
+      return {(lane & 16) | (element & 4) << 1 | (lane & 8) >> 1 | (element & 3), lane & 7};
+    default:
+      return {(lane & 24) | element, lane & 7};
+  }
+}
 
 class LocalAccess : public AsyncOperation {
  public:
@@ -35,6 +57,9 @@ class LocalAccess : public AsyncOperation {
   u32 exec = 0;
   u32 address[2][kLanes];
   u32 data[2 * kMaxWords][kLanes];
+
+ private:
+  void perform_transposed(Wave& wave);
 };
 
 std::vector<std::unique_ptr<LocalAccess>>& pool() {
@@ -66,7 +91,32 @@ void LocalAccess::lds_segments(std::vector<Segment>& segments) const {
     }
 }
 
+void LocalAccess::perform_transposed(Wave& wave) {
+  constexpr size_t kRowBytes =
+      kMaxWords * sizeof(u32) + sizeof(uint64_t);  // any element in 64 bits
+  const int bits = shape.element_bits, elements = 8 * shape.bytes / bits;
+  uint8_t read[kLanes][kRowBytes] = {};
+  for (int lane = 0; lane < kLanes; ++lane)
+    std::memcpy(read[lane], wave.workgroup.lds.data() + address[0][lane], size_t(shape.bytes));
+  for (int lane = 0; lane < kLanes; ++lane) {
+    uint8_t row[kRowBytes] = {};
+    for (int element = 0; element < elements; ++element) {
+      const Source source = transposed(bits, lane, element);
+      const int from = source.element * bits, to = element * bits;
+      uint64_t value, around;
+      std::memcpy(&value, read[source.lane] + from / 8, sizeof value);
+      std::memcpy(&around, row + to / 8, sizeof around);
+      around |= (value >> from % 8 & ((1u << bits) - 1)) << to % 8;
+      std::memcpy(row + to / 8, &around, sizeof around);
+    }
+    for (int w = 0; w < count; ++w)
+      std::memcpy(wave.vector(first + w) + lane, row + w * sizeof(u32), sizeof(u32));
+  }
+  wave.mark_vector_written(first, count, exec);
+}
+
 void LocalAccess::perform(Wave& wave) {
+  if (shape.element_bits) return perform_transposed(wave);
   uint8_t* lds = wave.workgroup.lds.data();
   const int words = (shape.bytes + 3) / 4;
   for (int a = 0; a < shape.addresses; ++a)
@@ -150,7 +200,7 @@ void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& 
   access->instruction = &i;
   access->shape = shape;
   access->is_store = sources != nullptr;
-  access->active = access->exec = wave.scalars[kExec];
+  access->active = access->exec = shape.element_bits ? u32(wave.all_lanes()) : wave.scalars[kExec];
   access->lds_reads = destination != nullptr && access->exec;
   access->lds_writes = sources != nullptr && access->exec;
   access->file = destination ? Kind::kVector : Kind::kNone;
@@ -169,6 +219,11 @@ void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& 
         throw Fault("access",
                     format("LDS access of %d bytes at 0x%llx by lane %d, the workgroup has 0x%zx",
                            shape.bytes, (unsigned long long)at, lane, wave.workgroup.lds.size()));
+      }
+      if (at % u32(shape.alignment)) {
+        access->recycle();
+        throw Fault("access", format("LDS address 0x%llx of lane %d must be a multiple of %d",
+                                     (unsigned long long)at, lane, shape.alignment));
       }
       access->address[a][lane] = u32(at);
       lowest = std::min(lowest, u32(at));
@@ -191,6 +246,13 @@ void issue(Wave& wave, const Instruction& i, const Shape& shape, const Operand& 
 template <int bytes, int addresses, int offset_unit, bool sign>
 void load(Wave& wave, const Instruction& i) {
   issue(wave, i, {bytes, addresses, offset_unit, sign}, i.op(1), &i.op(0), nullptr);
+}
+
+// ds_load_tr16_b128 at an address that is not a multiple of 16 silently does not transpose.
+template <int bytes, int element_bits>
+void load_transposed(Wave& wave, const Instruction& i) {
+  constexpr int kAlignment = bytes == 16 ? 16 : 4;
+  issue(wave, i, {bytes, 1, 1, false, element_bits, kAlignment}, i.op(1), &i.op(0), nullptr);
 }
 
 template <int bytes, int addresses, int offset_unit>
@@ -217,6 +279,13 @@ void add_local(OperationTable& table) {
   add("ds_load_2addr_b64", load<8, 2, 8, false>);
   add("ds_load_2addr_stride64_b32", load<4, 2, 256, false>);
   add("ds_load_2addr_stride64_b64", load<8, 2, 512, false>);
+  const auto add_transposed = [&](const char* name, Execute execute) {
+    table.add({.name = name, .unit = Unit::kLocal, .execute = execute, .all_lanes = true});
+  };
+  add_transposed("ds_load_tr4_b64", load_transposed<8, 4>);
+  add_transposed("ds_load_tr6_b96", load_transposed<12, 6>);
+  add_transposed("ds_load_tr8_b64", load_transposed<8, 8>);
+  add_transposed("ds_load_tr16_b128", load_transposed<16, 16>);
   add("ds_store_b8", store<1, 1, 1>);
   add("ds_store_b16", store<2, 1, 1>);
   add("ds_store_b32", store<4, 1, 1>);

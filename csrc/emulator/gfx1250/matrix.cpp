@@ -232,10 +232,13 @@ void scaled_matrix(Wave& wave, const Instruction& i) {
 }  // namespace
 
 void add_matrix(OperationTable& table) {
-  table.add({"v_wmma_scale_f32_16x16x128_f8f6f4", Unit::kMatrix, scaled_matrix<32>});
-  table.add({"v_wmma_scale16_f32_16x16x128_f8f6f4", Unit::kMatrix, scaled_matrix<16>});
-  table.add({"v_wmma_scale_f32_32x16x128_f4", Unit::kMatrix, scaled_matrix<32>});
-  table.add({"v_wmma_scale16_f32_32x16x128_f4", Unit::kMatrix, scaled_matrix<16>});
+  const auto add = [&](const char* name, Execute execute) {
+    table.add({.name = name, .unit = Unit::kMatrix, .execute = execute, .all_lanes = true});
+  };
+  add("v_wmma_scale_f32_16x16x128_f8f6f4", scaled_matrix<32>);
+  add("v_wmma_scale16_f32_16x16x128_f8f6f4", scaled_matrix<16>);
+  add("v_wmma_scale_f32_32x16x128_f4", scaled_matrix<32>);
+  add("v_wmma_scale16_f32_32x16x128_f4", scaled_matrix<16>);
 }
 
 }  // namespace mxgemm::emulator::gfx1250

@@ -30,8 +30,17 @@ class _Arguments:
     buffers: dict[int, NDArray[Any]]  # by argument number
 
 
+EXAMPLES = """\
+examples:
+  mxgemm emulate kernel.s --args @in.npy @65536 128 --grid 2,2 --dump 1 out.bin
+  mxgemm emulate kernel.hsaco --args @4096 @4096 16 --timing random --seed 3
+  mxgemm emulate kernel.s --args @65536 @65536 --workgroup 0 --model --json
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `mxgemm emulate` to `parser`."""
+    parser.epilog = EXAMPLES
     parser.add_argument("kernel", type=Path, help="code object, or assembly text (.s)")
     parser.add_argument("--args", nargs="*", default=[], metavar="VALUE", help=_ARGUMENT_HELP)
     parser.add_argument("--name", help="the kernel, where the file holds several")

@@ -57,7 +57,9 @@ class ExecutionError(_AtInstruction, EmulatorError):
 
 
 class AccessError(ExecutionError):
-    """An access outside the mapped memory, the LDS or the scratch of the launch."""
+    """An access outside the mapped memory, the LDS or the scratch of the launch, or a transposing
+    LDS load whose address is not aligned.
+    """
 
 
 class UnsupportedInstruction(ExecutionError):
@@ -97,7 +99,7 @@ class ExpertWait(ExecutionHazard):
 
 
 class ExecHazard(ExecutionHazard):
-    """EXEC is not all ones at a matrix operation."""
+    """EXEC is not all ones at a matrix operation, or zero at a transposing LDS load."""
 
 
 class EncodingHazard(ExecutionHazard):

@@ -169,11 +169,10 @@ flydsl_compile.serve(pickle.load(sys.stdin.buffer))
 
 def serve(request: dict[str, object]) -> None:
     """Compile one kernel in this process, which then must end: it sets FlyDSL's variables."""
-    for name in [n for n in os.environ if n.startswith("FLYDSL_")]:
-        del os.environ[name]
     folder = Path(str(request["folder"]))
     dump = folder / "dump"
-    os.environ.update(
+    settings.steer_this_process(
+        "FLYDSL_",
         ARCH=ARCH,
         ROCM_PATH=str(folder / "rocm"),
         FLYDSL_RUNTIME_ENABLE_CACHE="0",

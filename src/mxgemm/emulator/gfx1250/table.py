@@ -305,6 +305,10 @@ _LISTING = {
         0x78 ds_load_2addr_stride64_b64     dst:4 addr
         0xde ds_store_b96                   addr data0:3
         0xdf ds_store_b128                  addr data0:4
+        0xfa ds_load_tr4_b64                dst:2 addr
+        0xfb ds_load_tr6_b96                dst:3 addr
+        0xfc ds_load_tr16_b128              dst:4 addr
+        0xfd ds_load_tr8_b64                dst:2 addr
         0xfe ds_load_b96                    dst:3 addr
         0xff ds_load_b128                   dst:4 addr
     """,
