@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from mxgemm import arguments, dispatch
-from mxgemm.backends.base import GemmPlan, Operand, PreparedOperand
+from mxgemm.backends.base import GemmPlan, Operand, PreparedOperand, spec_of
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import Activation, Epilogue
-from mxgemm.problem import GemmProblem, Numerics, OperandSpec
+from mxgemm.problem import GemmProblem, Numerics
 from mxgemm.tensor import CANONICAL, MXTensor
 
 
@@ -122,8 +122,8 @@ def problem_for(
         n=b.shape[0],
         k=a.stored_k,
         device=DeviceSpec.of(a.device) if device is None else device,
-        a=_spec(a),
-        b=_spec(b),
+        a=spec_of(a),
+        b=spec_of(b),
         out_dtype=out_dtype,
         epilogue=epilogue if epilogue is not None else Epilogue(),
         numerics=numerics,
@@ -158,10 +158,6 @@ def _plan(
     return dispatch.plan(canonical, backend=backend), a, b
 
 
-def _spec(operand: Operand) -> OperandSpec:
-    return operand.spec if isinstance(operand, PreparedOperand) else OperandSpec.of(operand)
-
-
 def _check_operands(a: MXTensor, b: Operand) -> None:
     if not isinstance(a, MXTensor):
         raise TypeError(
@@ -178,7 +174,7 @@ def _check_operands(a: MXTensor, b: Operand) -> None:
             f"and "
             f"{b.shape[1]} (stored {b.stored_k})"
         )
-    rotations = a.rotation, _spec(b).rotation
+    rotations = a.rotation, spec_of(b).rotation
     if rotations[0] != rotations[1]:
         raise ValueError(
             f"gemm: operands must carry the same rotation, else it does not cancel, got "

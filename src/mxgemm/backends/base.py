@@ -21,7 +21,7 @@ from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.errors import LayoutMismatch, UnsupportedProblem
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, OperandSpec
-from mxgemm.tensor import MXTensor
+from mxgemm.tensor import CANONICAL, MXTensor
 
 Side = Literal["a", "b"]
 
@@ -135,6 +135,23 @@ class PreparedOperand:
     payload: object
     nbytes: int
     device: torch.device
+
+    @classmethod
+    def of(
+        cls, operand: MXTensor, *, backend: str, side: Side, payload: object, nbytes: int
+    ) -> PreparedOperand:
+        """Return the prepared form of `operand` whose buffers are `payload`."""
+        return cls(
+            backend=backend,
+            side=side,
+            shape=operand.shape,
+            stored_k=operand.stored_k,
+            source=OperandSpec.of(operand),
+            prescale=operand.prescale,
+            payload=payload,
+            nbytes=nbytes,
+            device=operand.device,
+        )
 
     @property
     def spec(self) -> OperandSpec:
@@ -286,7 +303,7 @@ class GemmPlan:
         ):
             if (
                 (operand.shape[0], operand.stored_k) != (rows, problem.k)
-                or _spec(operand) != spec
+                or spec_of(operand) != spec
                 or operand.device != problem.device.torch_device
             ):
                 raise LayoutMismatch(
@@ -311,24 +328,34 @@ class GemmPlan:
         return out
 
 
-def _spec(operand: Operand) -> OperandSpec:
+def spec_of(operand: Operand) -> OperandSpec:
+    """Return the spec of an operand of either kind."""
     return operand.spec if isinstance(operand, PreparedOperand) else OperandSpec.of(operand)
 
 
-def canonical_only(problem: GemmProblem) -> Rejection | None:
-    """Return a LAYOUT rejection unless both operands are canonical MXTensors; for backends that
-    read nothing else.
-    """
+def mx_tensors_only(problem: GemmProblem) -> Rejection | None:
+    """Return a LAYOUT rejection if an operand is a prepared form; for backends that have none."""
     for side, spec in (("a", problem.a), ("b", problem.b)):
         if spec.prepared_by is not None:
             return Rejection(
                 RejectionCode.LAYOUT,
                 f"{side} must be an MXTensor, got a form prepared by {spec.prepared_by}",
             )
-        if spec.layout != OperandSpec().layout:
+    return None
+
+
+def canonical_only(problem: GemmProblem) -> Rejection | None:
+    """Return a LAYOUT rejection unless both operands are canonical MXTensors; for backends that
+    read nothing else.
+    """
+    rejection = mx_tensors_only(problem)
+    if rejection is not None:
+        return rejection
+    for side, spec in (("a", problem.a), ("b", problem.b)):
+        if spec.layout != CANONICAL:
             return Rejection(
                 RejectionCode.LAYOUT,
-                f"{side} must be {OperandSpec().layout}, got {spec.layout}; pass relayout=True or "
+                f"{side} must be {CANONICAL}, got {spec.layout}; pass relayout=True or "
                 f"call .relayout()",
             )
     return None

@@ -124,16 +124,8 @@ class NativeCpu(Backend):
             operand.stored_k // MXFP4.block,
             torch.get_num_threads(),
         )
-        return PreparedOperand(
-            backend=self.name,
-            side=side,
-            shape=operand.shape,
-            stored_k=operand.stored_k,
-            source=OperandSpec.of(operand),
-            prescale=operand.prescale,
-            payload=payload,
-            nbytes=payload.nbytes,
-            device=operand.device,
+        return PreparedOperand.of(
+            operand, backend=self.name, side=side, payload=payload, nbytes=payload.nbytes
         )
 
     def launch(

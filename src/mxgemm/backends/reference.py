@@ -20,6 +20,7 @@ from mxgemm.backends.base import (
     Operand,
     Rejection,
     RejectionCode,
+    mx_tensors_only,
 )
 from mxgemm.epilogue import EpilogueArgs
 from mxgemm.numerics import e2m1, e8m0
@@ -37,13 +38,7 @@ class _TorchReference(Backend):
             return Rejection(
                 RejectionCode.DEVICE, f"runs in torch on a real device, got {problem.device}"
             )
-        for side, spec in (("a", problem.a), ("b", problem.b)):
-            if spec.prepared_by is not None:
-                return Rejection(
-                    RejectionCode.LAYOUT,
-                    f"{side} must be an MXTensor, got a form prepared by {spec.prepared_by}",
-                )
-        return None
+        return mx_tensors_only(problem)
 
     def plan(self, problem: GemmProblem) -> GemmPlan:
         return GemmPlan(backend=self, problem=problem, summary=f"torch, {self._how()}")

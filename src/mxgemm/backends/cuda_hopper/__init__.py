@@ -30,7 +30,7 @@ from mxgemm.backends.cuda_hopper import config as cfg
 from mxgemm.epilogue import EpilogueArgs
 from mxgemm.errors import LayoutMismatch
 from mxgemm.formats import MXFP4
-from mxgemm.problem import GemmProblem, Numerics, OperandSpec
+from mxgemm.problem import GemmProblem, Numerics
 from mxgemm.tensor import CANONICAL, MXTensor
 
 ARCH = "sm_90"
@@ -144,16 +144,8 @@ def keep_folded(operand: MXTensor, side: Side) -> PreparedOperand:
 
 
 def _prepared(operand: MXTensor, side: Side, payload: object, nbytes: int) -> PreparedOperand:
-    return PreparedOperand(
-        backend=CudaHopper.name,
-        side=side,
-        shape=operand.shape,
-        stored_k=operand.stored_k,
-        source=OperandSpec.of(operand),
-        prescale=operand.prescale,
-        payload=payload,
-        nbytes=nbytes,
-        device=operand.device,
+    return PreparedOperand.of(
+        operand, backend=CudaHopper.name, side=side, payload=payload, nbytes=nbytes
     )
 
 

@@ -145,16 +145,8 @@ class FlyDSLGfx1250(Backend):
         if operand.layout != CANONICAL:
             operand = operand.relayout(CANONICAL)
         packed = launch.reorder(place_for(plan.problem.device), operand)
-        return PreparedOperand(
-            backend=self.name,
-            side=side,
-            shape=operand.shape,
-            stored_k=operand.stored_k,
-            source=OperandSpec.of(operand),
-            prescale=operand.prescale,
-            payload=packed,
-            nbytes=packed.nbytes,
-            device=operand.device,
+        return PreparedOperand.of(
+            operand, backend=self.name, side=side, payload=packed, nbytes=packed.nbytes
         )
 
 
