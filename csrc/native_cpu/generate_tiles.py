@@ -1,18 +1,25 @@
 """Writes the inner tiles of the tile kernels as assembly, because compilers spill them.
 
-A tile keeps rows x columns of sums in registers and walks over blocks of 32 k. Arguments, System V:
+A tile keeps rows x columns of sums in registers and walks over blocks of 32 k. One block of rows is
+rows x 32 int8 | rows starts | rows exponents, one of columns decoded B | columns exponents
+[| corrections], the last ones int32. "block" tiles scale every block. Arguments, System V:
 
-    rdi  const void* rows     [blocks] x (rows x 32 int8 | rows starts | rows exponents), int32
-    rsi  const void* columns  [blocks] x (decoded B | columns exponents [| corrections]), int32
+    rdi  const void* rows     the first block, the others follow
+    rsi  const void* columns  likewise
     rdx  int64_t blocks       at least 1
     rcx  float* acc           [rows][columns], the products are added to it
-    r8   const int32_t* row_constants     starts and exponents of the whole group
-    r9   const int32_t* column_constants  exponents and corrections of the whole group
 
-The last two are for "group" tiles only, which sum all blocks in integers and scale once; "block"
-tiles scale every block. Starts are what sums begin from, corrections are added when they end;
-together they undo the offsets that make one operand unsigned. The sum of two exponents, each
-shifted to the exponent's place, is the bit pattern of the FP32 scale.
+"group" tiles sum all blocks in integers and scale once:
+
+    rdi  const void* const (*list)[2]     for each block its rows and its columns
+    rsi  int64_t blocks                   at least 1
+    rdx  float* acc                       [rows][columns], the products are added to it
+    rcx  const int32_t* row_constants     starts and exponents of the whole group
+    r8   const int32_t* column_constants  exponents and corrections of the whole group
+
+Starts are what sums begin from, corrections are added when they end; together they undo the offsets
+that make one operand unsigned. The sum of two exponents, each shifted to the exponent's place, is
+the bit pattern of the FP32 scale.
 
 Usage: generate_tiles.py avx2|avx512 OUTPUT
 """
@@ -109,13 +116,20 @@ class Avx512Tile:
         self.free = [f"zmm{i}" for i in range(rows * vectors, 32)]
         self.row_bytes = rows * (BLOCK + 2 * WORD)
         self.column_bytes = self.columns * (BLOCK + 2 * WORD)
+        self.acc = "rdx" if grouped else "rcx"
 
     def code(self) -> list[str]:
         emit = self.emit
         if self.grouped:
-            self.start("r8", 0)
+            emit("mov rax, rdi")
+            emit("mov r11, rsi")
+            self.start("rcx", 0)
         loop = emit.label("block")
-        if not self.grouped:
+        if self.grouped:
+            emit("mov rdi, qword ptr [rax + 0]")
+            emit("mov rsi, qword ptr [rax + 8]")
+            emit("add rax, 16")
+        else:
             self.start("rdi", self.rows * BLOCK)
         for step in range(STEPS):
             if self.halving:
@@ -124,12 +138,12 @@ class Avx512Tile:
                 self.plain_step(step)
         if not self.grouped:
             self.add_scaled("rdi", self.rows * (BLOCK + WORD), "rsi", self.columns * BLOCK)
-        emit(f"add rdi, {self.row_bytes}")
-        emit(f"add rsi, {self.column_bytes}")
-        emit("dec rdx")
+            emit(f"add rdi, {self.row_bytes}")
+            emit(f"add rsi, {self.column_bytes}")
+        emit(f"dec {'r11' if self.grouped else 'rdx'}")
         emit(f"jnz {loop}")
         if self.grouped:
-            self.add_scaled("r8", self.rows * WORD, "r9", 0)
+            self.add_scaled("rcx", self.rows * WORD, "r8", 0)
         return emit.finish()
 
     def start(self, base: str, offset: int) -> None:
@@ -185,7 +199,7 @@ class Avx512Tile:
         for r in range(self.rows):
             exponent = f"dword ptr [{row_base} + {row_offset + WORD * r}]{{1to16}}"
             for j in range(n):
-                total, target = self.sums[r][j], f"zmmword ptr [rcx + {(r * n + j) * 64}]"
+                total, target = self.sums[r][j], f"zmmword ptr [{self.acc} + {(r * n + j) * 64}]"
                 if self.halving:
                     correction = column_offset + WORD * self.columns + 64 * j
                     emit(f"vpaddd {total}, {total}, zmmword ptr [{column_base} + {correction}]")

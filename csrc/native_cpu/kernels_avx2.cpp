@@ -99,15 +99,17 @@ void pack_group(const RowPanel& rows, int group, void* form) {
   }
 }
 
-size_t tile_row_bytes(int64_t blocks) { return row_form_bytes(kRows, blocks); }
-void pack_rows(const RowPanel& rows, void* form) { pack_group(rows, kRows, form); }
+size_t tile_row_bytes(const Schedule& s) { return row_form_bytes(kRows, s.blocks); }
+void pack_rows(const RowPanel& rows, const Schedule&, void* form) { pack_group(rows, kRows, form); }
 void pack_few_rows(const RowPanel& rows, void* form) { pack_group(rows, rows.rows, form); }
 
 // B decoded, for each block: bytes with the offset added [8 steps][16 columns][4], then exponents
 // int32 [16].
 constexpr int kColumnBlockBytes = kDecodedBlock + kPanel * 4;
 
-size_t column_form_bytes(int64_t blocks) { return static_cast<size_t>(blocks) * kColumnBlockBytes; }
+size_t column_form_bytes(const Schedule& s) {
+  return static_cast<size_t>(s.blocks) * kColumnBlockBytes;
+}
 
 inline void expand_exponents(const uint8_t* scales, __m256i* first, __m256i* second) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
@@ -115,9 +117,9 @@ inline void expand_exponents(const uint8_t* scales, __m256i* first, __m256i* sec
   *second = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)), 23);
 }
 
-void decode_columns(const ColumnPanel* panels, int, int64_t blocks, void* form) {
+void decode_columns(const ColumnPanel* panels, int, const Schedule& schedule, void* form) {
   const __m256i table = offset_table();
-  for (int64_t b = 0; b < blocks; ++b) {
+  for (int64_t b = 0; b < schedule.blocks; ++b) {
     const uint8_t* source = panels->codes + b * kPanelBlockBytes;
     uint8_t* target = static_cast<uint8_t*>(form) + b * kColumnBlockBytes;
     for (int d = 0; d < 4; ++d) {
@@ -142,7 +144,8 @@ inline void add_scaled(__m256i products16, __m256i exponents, float* acc) {
   _mm256_storeu_ps(acc, _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), scale, _mm256_loadu_ps(acc)));
 }
 
-void tile(const void* rows, const void* columns, int64_t, int64_t first, int64_t last, float* acc) {
+void tile(const void* rows, const void* columns, const Schedule& schedule, int group, float* acc) {
+  const int64_t first = group ? schedule.ends[group - 1] : 0, last = schedule.ends[group];
   mxgemm_avx2_block_6x16(row_form(rows, kRows).values(first),
                          static_cast<const uint8_t*>(columns) + first * kColumnBlockBytes,
                          last - first, acc);
@@ -236,11 +239,8 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
 #include "finish.inl"
 #include "interleave_x86.inl"
 #include "quantize_avx2.inl"
+#include "row_major_avx2.inl"
 #include "weight_only_avx2.inl"
-
-void widen(const void* x, DType dtype, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = widen_one(x, dtype, i);
-}
 
 #define MXGEMM_MULTIPLY_ADD(n)               \
   "vpmaddubsw %%ymm14, %%ymm13, %%ymm12\n\t" \
@@ -269,6 +269,7 @@ const Kernels* avx2_kernels() {
       kRows,
       1,
       32,
+      false,
       4,
       size_t{224} << 10,
       tile_row_bytes,
@@ -280,9 +281,13 @@ const Kernels* avx2_kernels() {
       few_rows_form_bytes,
       pack_few_rows,
       few,
+      4,
+      row_major_form_bytes,
+      pack_row_major,
+      row_major,
       interleave,
-      weight_only,
-      widen,
+      kPlainAvx2,
+      {},
       finish,
       finish_wide,
       quantize_kernels(),
