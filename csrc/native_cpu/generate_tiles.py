@@ -9,6 +9,7 @@ rows x 32 int8 | rows starts | rows exponents, one of columns decoded B | column
     rdx  int64_t blocks       at least 1
     rcx  float* acc           [rows][columns], the products are added to it
 
+The AVX2 "group" tile takes the same, but acc is int32 and the sums are left as integers. The AVX-512
 "group" tiles sum all blocks in integers and scale once:
 
     rdi  const void* const (*list)[2]     for each block its rows and its columns
@@ -62,11 +63,15 @@ class Assembly:
         return [*self.lines, f".size {self.name}, .-{self.name}"]
 
 
-def avx2_block_tile(rows: int) -> list[str]:
-    """16 columns; sums of 16-bit lanes by vpmaddubsw, all sixteen registers in use."""
-    emit = Assembly(f"mxgemm_avx2_block_{rows}x16")
+def avx2_tile(rows: int, *, grouped: bool) -> list[str]:
+    """16 columns; sums of 16-bit lanes by vpmaddubsw, all sixteen registers in use.
+
+    A column's weights, 2^(how far its scale lies above the group's base) in both of its lanes, stand
+    before its exponents. A group tile multiplies by them on the way to 32 bits and adds integers.
+    """
+    emit = Assembly(f"mxgemm_avx2_{'group' if grouped else 'block'}_{rows}x16")
     vector, columns = 32, 16
-    row_bytes, column_bytes = rows * (BLOCK + 2 * WORD), columns * (BLOCK + WORD)
+    row_bytes, column_bytes = rows * (BLOCK + 2 * WORD), columns * (BLOCK + 2 * WORD)
     sums = [[f"ymm{2 * r + j}" for j in range(2)] for r in range(rows)]
     b, a, product = ["ymm12", "ymm13"], "ymm14", "ymm15"
     loop = emit.label("block")
@@ -83,11 +88,18 @@ def avx2_block_tile(rows: int) -> list[str]:
             emit(f"vpaddw {sums[r][0]}, {sums[r][0]}, {product}")
             emit(f"vpaddw {sums[r][1]}, {sums[r][1]}, {a}")
     for j in range(2):
-        emit(f"vmovdqu {b[j]}, ymmword ptr [rsi + {columns * BLOCK + j * vector}]")
+        constants = columns * (BLOCK + (0 if grouped else WORD))
+        emit(f"vmovdqu {b[j]}, ymmword ptr [rsi + {constants + j * vector}]")
     for r in range(rows):
-        emit(f"vbroadcastss {a}, dword ptr [rdi + {rows * (BLOCK + WORD) + WORD * r}]")
+        if not grouped:
+            emit(f"vbroadcastss {a}, dword ptr [rdi + {rows * (BLOCK + WORD) + WORD * r}]")
         for j in range(2):
             target = f"ymmword ptr [rcx + {(2 * r + j) * vector}]"
+            if grouped:
+                emit(f"vpmaddwd {sums[r][j]}, {sums[r][j]}, {b[j]}")
+                emit(f"vpaddd {sums[r][j]}, {sums[r][j]}, {target}")
+                emit(f"vmovdqu {target}, {sums[r][j]}")
+                continue
             emit(f"vpmaddwd {sums[r][j]}, {sums[r][j]}, ymmword ptr [rip + {CONSTANTS}]")
             emit(f"vcvtdq2ps {sums[r][j]}, {sums[r][j]}")
             emit(f"vpaddd {product}, {b[j]}, {a}")
@@ -212,7 +224,7 @@ class Avx512Tile:
 def tiles(isa: str) -> list[list[str]]:
     """Return the lines of every tile of an instruction set."""
     if isa == "avx2":
-        return [avx2_block_tile(6)]
+        return [avx2_tile(6, grouped=grouped) for grouped in (True, False)]
     shapes = [(6, 3, True), (8, 3, False)]
     return [
         Avx512Tile(rows, vectors, halving=halving, grouped=grouped).code()

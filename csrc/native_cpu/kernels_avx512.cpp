@@ -1,9 +1,9 @@
 // AVX-512 with VNNI and VBMI.
 //
 // A code times two is an integer of at most 12, and int8 has room to align the blocks of a group of
-// K: a block whose scale byte lies at most 2 above the group's base for that row is in line and
-// stored shifted left by that distance. Blocks that are in line for all rows and columns of a tile
-// are one sum of integers, exact and below 2^24 (48 * 48 * 1024), scaled once. The others are
+// K: a block whose scale byte lies at most kSpread above the group's base for that row is in line
+// and stored shifted left by that distance. Blocks that are in line for all rows and columns of a
+// tile are one sum of integers, exact and below 2^24 (96 * 96 * 1024), scaled once. The others are
 // stored as they are and scaled one by one.
 //
 // vpdpbusd takes one operand as unsigned: 128 is added to it, and constants of row and column (the
@@ -30,8 +30,7 @@ namespace mxgemm {
 namespace {
 
 constexpr int kChunkBlocks = 32;  // of a group: K = 1024
-constexpr int kSpread = 2;        // binades that scale bytes in line may spread
-constexpr int kLeastInLine = 2;   // blocks, below which a group is not worth its own sum
+constexpr int kLeastInLine = 8;   // blocks, below which a group is not worth its own sum
 constexpr int kFewOffset = 12;    // makes twice a code's value nonnegative, in the few-rows kernel
 constexpr int kTilePanels = 3;
 constexpr int kTileColumns = kTilePanels * kPanel;
@@ -40,6 +39,11 @@ constexpr int kPrefetchBytes = 2048;
 
 template <bool halving>
 constexpr int kRows = halving ? 6 : 8;
+
+// Binades that scale bytes in line may spread. The tile that halves multiplications adds a value of
+// A to one of B in 8 bits.
+template <bool halving>
+constexpr int kSpread = halving ? 2 : 3;
 
 // Twice the value of each code, shifted left by 0 .. 3.
 alignas(64) constexpr int8_t kShifted[64] = {
@@ -78,6 +82,8 @@ inline void store_row_block(const DecodedBlock& v, int8_t* out) {
   _mm_storeu_si128(target + 1, _mm_unpackhi_epi32(v.even, v.odd));
 }
 
+#include "windows.inl"
+
 inline int64_t group_first(const Schedule& schedule, int64_t group) {
   return group ? schedule.ends[group - 1] : 0;
 }
@@ -113,31 +119,6 @@ size_t form_bytes(int width, const Schedule& schedule) {
                              groups * 4);
 }
 
-// Where a row's scale bytes over a group are in line: within kSpread of `low`. Chosen so that most
-// of them are.
-struct Window {
-  int low;
-  uint32_t outside;  // places that are not, as bits
-};
-
-inline Window best_window(const uint8_t* scales, int count) {
-  int low = scales[0], high = scales[0];
-  for (int i = 1; i < count; ++i) {
-    low = scales[i] < low ? scales[i] : low;
-    high = scales[i] > high ? scales[i] : high;
-  }
-  if (high - low <= kSpread) return {low, 0};
-  const uint32_t all = count < kChunkBlocks ? (1u << count) - 1 : ~0u;
-  const __m256i bytes = _mm256_maskz_loadu_epi8(all, scales), spread = _mm256_set1_epi8(kSpread);
-  Window best{low, all};
-  for (int at = low; at <= high - kSpread; ++at) {
-    const __m256i distance = _mm256_sub_epi8(bytes, _mm256_set1_epi8(static_cast<char>(at)));
-    const uint32_t outside = all & ~_mm256_cmple_epu8_mask(distance, spread);
-    if (__builtin_popcount(outside) < __builtin_popcount(best.outside)) best = {at, outside};
-  }
-  return best;
-}
-
 // What the offset of the unsigned operand adds to a row's sums, negated.
 template <bool halving>
 inline int32_t row_start(const DecodedBlock& v) {
@@ -162,7 +143,7 @@ void pack_rows(const RowPanel& rows, const Schedule& schedule, void* form) {
       uint8_t scales[kChunkBlocks] = {};
       for (int64_t p = first; inside && p < last; ++p)
         scales[p - first] = rows.scales[r * rows.blocks + schedule.order[p]];
-      const Window window = best_window(scales, static_cast<int>(last - first));
+      const Window window = best_window(scales, static_cast<int>(last - first), kSpread<halving>);
       int32_t total = 0;
       for (int64_t p = first; p < last; ++p) {
         DecodedBlock v{_mm_setzero_si128(), _mm_setzero_si128()};
@@ -186,39 +167,6 @@ void pack_rows(const RowPanel& rows, const Schedule& schedule, void* form) {
   }
 }
 
-// Where each column of a panel is in line over `count` blocks: from the lower end of its scale
-// bytes if all are, else the best of the windows around their mean.
-inline __m128i best_windows(const __m128i* scales, int count) {
-  __m128i low = scales[0], high = scales[0];
-  for (int i = 1; i < count; ++i) {
-    low = _mm_min_epu8(low, scales[i]);
-    high = _mm_max_epu8(high, scales[i]);
-  }
-  const __m128i spread = _mm_set1_epi8(kSpread);
-  const __m128i beyond = _mm_subs_epu8(_mm_sub_epi8(high, low), spread);
-  if (_mm_test_all_zeros(beyond, beyond)) return low;
-  __m512i sum = _mm512_setzero_si512();
-  for (int i = 0; i < count; ++i) sum = _mm512_add_epi32(sum, _mm512_cvtepu8_epi32(scales[i]));
-  const __m512 mean =
-      _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(1.0f / static_cast<float>(count)));
-  __m128i at =
-      _mm_subs_epu8(_mm512_cvtepi32_epi8(_mm512_cvtps_epi32(mean)), _mm_set1_epi8(kSpread + 1));
-  at = _mm_max_epu8(at, low);  // no base may lie below the scales themselves
-  __m128i best = at, most = _mm_setzero_si128();
-  for (int step = 0; step <= kSpread + 1; ++step) {
-    __m128i inside = _mm_setzero_si128();  // minus their number
-    for (int i = 0; i < count; ++i) {
-      const __m128i distance = _mm_sub_epi8(scales[i], at);
-      inside = _mm_add_epi8(inside, _mm_cmpeq_epi8(_mm_min_epu8(distance, spread), distance));
-    }
-    const __m128i number = _mm_sub_epi8(_mm_setzero_si128(), inside);
-    best = _mm_blendv_epi8(best, at, _mm_cmpgt_epi8(number, most));
-    most = _mm_max_epi8(most, number);
-    at = _mm_adds_epu8(at, _mm_set1_epi8(1));
-  }
-  return best;
-}
-
 // One panel's group: bytes at `panel` of each block, exponents, corrections; returns the places
 // that are out of line for a column.
 template <bool halving>
@@ -230,7 +178,7 @@ uint32_t decode_group(const ColumnPanel& source, int panel, int64_t g, const Sch
     scales[p - first] = _mm_loadu_si128(
         reinterpret_cast<const __m128i*>(source.scales + int64_t{schedule.order[p]} * kPanel));
   }
-  const __m128i low = best_windows(scales, static_cast<int>(last - first));
+  const __m128i low = best_windows(scales, static_cast<int>(last - first), kSpread<halving>);
   uint32_t outside = 0;
 
   const __m512i table = _mm512_load_si512(kShifted);
@@ -240,11 +188,9 @@ uint32_t decode_group(const ColumnPanel& source, int panel, int64_t g, const Sch
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
   __m512i total = _mm512_setzero_si512();
   for (int64_t p = first; p < last; ++p) {
-    const __m128i scale = scales[p - first], distance = _mm_sub_epi8(scale, low);
-    const __m128i in_line =
-        _mm_cmpeq_epi8(_mm_min_epu8(distance, _mm_set1_epi8(kSpread)), distance);
-    const __m128i base = _mm_blendv_epi8(scale, low, in_line);
-    if (_mm_movemask_epi8(in_line) != 0xFFFF) outside |= 1u << (p - first);
+    const __m128i scale = scales[p - first], inside = in_line(scale, low, kSpread<halving>);
+    const __m128i base = _mm_blendv_epi8(scale, low, inside);
+    if (_mm_movemask_epi8(inside) != 0xFFFF) outside |= 1u << (p - first);
     const __m512i shift = _mm512_cvtepu8_epi32(_mm_sub_epi8(scale, base));
     const __m512i select = _mm512_slli_epi16(_mm512_shuffle_epi8(shift, spread), 4);
     const uint8_t* codes = source.codes + int64_t{schedule.order[p]} * kPanelBlockBytes;
@@ -336,11 +282,13 @@ void tile(const void* rows, const void* columns, const Schedule& schedule, int g
   if (!outside) return group(list, listed, acc, a.group_constants(g), b.group_constants(g));
   int32_t row_constants[2 * width], column_constants[2 * kTileColumns];
   constants_in_line<width, 0>(a, g, first, outside, row_constants);
-  constants_in_line<kTileColumns, 1>(b, g, first, outside, column_constants);
-  group(list, listed, acc, row_constants, column_constants);
-  for (; outside; outside &= outside - 1) {
-    const int64_t place = first + __builtin_ctz(outside);
-    block(a.block(place), b.block(place), 1, acc);
+  if (halving) constants_in_line<kTileColumns, 1>(b, g, first, outside, column_constants);
+  group(list, listed, acc, row_constants, halving ? column_constants : b.group_constants(g));
+  while (outside) {
+    // Neighbours go together.
+    const int from = __builtin_ctz(outside), run = __builtin_ctzll(~(uint64_t{outside} >> from));
+    block(a.block(first + from), b.block(first + from), run, acc);
+    outside = static_cast<uint32_t>(uint64_t{outside} >> (from + run) << (from + run));
   }
 }
 

@@ -42,11 +42,7 @@ void pack_row_major(const RowPanel& rows, void* form) {
     const uint8_t* codes = rows.codes + r * rows.codes_stride;
     int32_t* exponents = f.exponents(r);
     for (int64_t b = 0; b < scale_stride(rows.blocks); ++b) {
-      const bool inside = b < rows.blocks;
-      exponents[b] = inside
-                         ? static_cast<int32_t>(
-                               static_cast<uint32_t>(rows.scales[r * rows.blocks + b] - 129) << 23)
-                         : 0;
+      exponents[b] = b < rows.blocks ? row_exponent(rows.scales[r * rows.blocks + b]) : 0;
     }
     for (int64_t b = 0; b < f.pairs() * kRowMajorBlocks; ++b) {
       __m128i x = _mm_setzero_si128();

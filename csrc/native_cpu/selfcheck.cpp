@@ -350,11 +350,22 @@ void check_quantizer(const Kernels& kernels, const Kernels& right, int threads) 
   }
 }
 
+bool has_avx512_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 std::vector<const Kernels*> all_tables() {
   std::vector<const Kernels*> tables;
   for (const std::string& isa : available_isas()) {
     if (isa == "avx512_vnni") {
-      tables.push_back(avx512_vnni_kernels(true));
+      // Both tiles, whichever is taken here; vdpbf16ps with one of them.
+      static Kernels halving = *avx512_vnni_kernels(true);
+      if (has_avx512_bf16()) halving.weight_only_bf16 = *avx512_bf16_weight_only();
+      tables.push_back(&halving);
       tables.push_back(avx512_vnni_kernels(false));
     } else {
       tables.push_back(&select_kernels(isa));

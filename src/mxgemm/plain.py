@@ -90,6 +90,11 @@ class PlainOperand:
         """Where the values are."""
         return self.values.device
 
+    def to(self, device: torch.device | str) -> PlainOperand:
+        """Return the operand on `device`; self when it is there already."""
+        moved = self.values.to(device)
+        return self if moved is self.values else PlainOperand(moved)
+
     def relayout(self, layout: OperandLayout) -> PlainOperand:
         """Return self: values have one layout."""
         assert layout == CANONICAL

@@ -75,7 +75,7 @@ class PlainConfig:
 
 
 class NativeCpu(Backend):
-    """MXFP4 x MXFP4, or a plain A x MXFP4, on x86-64, or on any processor by its plain C++ kernels."""
+    """MXFP4 or a plain A times MXFP4 on x86-64, or on any processor by plain C++ kernels."""
 
     name: ClassVar[str] = "native_cpu"
 
