@@ -99,8 +99,8 @@ def gemm(
         numerics=_numerics(numerics),
         device=spec,
     )
-    plan, left, right = _plan(problem, left, right, backend, relayout=relayout)
-    return plan.run(left, right, call.output(), call.args)
+    plan, planned_a, planned_b = _plan(problem, left, right, backend, relayout=relayout)
+    return plan.run(planned_a, planned_b, call.output(), call.args)
 
 
 def problem_for(
