@@ -182,6 +182,8 @@ class Backend(ABC):
     """One way to compute the GEMM. Instances hold no state: what a call needs is in the plan."""
 
     name: ClassVar[str]
+    computes_in_torch: ClassVar[bool] = True
+    """Whether `launch` computes with torch's operations, which could record gradients."""
 
     def automatic(self, problem: GemmProblem) -> bool:
         """Return whether the backend may be taken for `problem` without being named."""
@@ -286,7 +288,6 @@ class GemmPlan:
             )
         return self.run(a, b, call.output(), call.args)
 
-    @torch.no_grad()
     def run(self, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs) -> torch.Tensor:
         """Compute D into `out` and return it; everything must already be as the problem says.
 
@@ -297,35 +298,59 @@ class GemmPlan:
             LayoutMismatch: an operand is not what the plan was made for.
         """
         problem = self.problem
-        for side, operand, rows, spec in (
-            ("a", a, problem.m, problem.a),
-            ("b", b, problem.n, problem.b),
-        ):
-            if (
-                (operand.shape[0], operand.stored_k) != (rows, problem.k)
-                or spec_of(operand) != spec
-                or operand.device != problem.device.torch_device
-            ):
-                raise LayoutMismatch(
-                    f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and "
-                    f"stored k {problem.k} on {problem.device.torch_device}, got {operand!r}; "
-                    f"make a plan for this operand"
-                )
-            if isinstance(operand, PreparedOperand) and operand.side != side:
-                raise LayoutMismatch(
-                    f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got "
-                    f"an operand prepared as {operand.side}; prepare it anew"
-                )
+        if not self._fits(a, problem.m, problem.a, "a"):
+            raise self._misfit(a, problem.m, problem.a, "a")
+        if not self._fits(b, problem.n, problem.b, "b"):
+            raise self._misfit(b, problem.n, problem.b, "b")
+        if not self.backend.computes_in_torch and problem.m and problem.n and problem.k:
+            self.backend.launch(self, a, b, out, args)
+        else:
+            self._compute(a, b, out, args)
+        return out
+
+    @torch.no_grad()
+    def _compute(self, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs) -> None:
+        problem = self.problem
         if problem.m == 0 or problem.n == 0:
             if args.bias_grad is not None:
                 args.bias_grad.zero_()
-            return out
-        if problem.k == 0:
+        elif problem.k == 0:
             product = torch.zeros(problem.m, problem.n, dtype=torch.float32, device=out.device)
             epilogue_module.apply(product, problem.epilogue, args, out)
-            return out
-        self.backend.launch(self, a, b, out, args)
-        return out
+        else:
+            self.backend.launch(self, a, b, out, args)
+
+    def _fits(self, operand: Operand, rows: int, spec: OperandSpec, side: Side) -> bool:
+        """Return whether an operand is what the plan was made for: without making anything, since
+        every call asks twice.
+        """
+        source: MXTensor | OperandSpec
+        if isinstance(operand, PreparedOperand):
+            source, maker, made_for = operand.source, operand.backend, operand.side
+        else:
+            source, maker, made_for = operand, None, side
+        return (
+            operand.shape[0] == rows
+            and operand.stored_k == self.problem.k
+            and maker == spec.prepared_by
+            and made_for == side
+            and (source.layout is spec.layout or source.layout == spec.layout)
+            and (source.format is spec.format or source.format == spec.format)
+            and (source.rotation is spec.rotation or source.rotation == spec.rotation)
+            and operand.device == self.problem.device.torch_device
+        )
+
+    def _misfit(self, operand: Operand, rows: int, spec: OperandSpec, side: Side) -> LayoutMismatch:
+        device = self.problem.device.torch_device
+        if isinstance(operand, PreparedOperand) and operand.side != side:
+            return LayoutMismatch(
+                f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got "
+                f"an operand prepared as {operand.side}; prepare it anew"
+            )
+        return LayoutMismatch(
+            f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and "
+            f"stored k {self.problem.k} on {device}, got {operand!r}; make a plan for this operand"
+        )
 
 
 def spec_of(operand: Operand) -> OperandSpec:

@@ -51,6 +51,7 @@ constexpr int kAccumulators = kRowsPerConsumer * kTileN / kWarpgroup;
 constexpr int kGroupRows = 16;        // tile rows walked together
 constexpr int kStaggerClocks = 1200;  // about an epilogue
 constexpr int kWideRow = 0x4000;      // power of a row that is not folded
+constexpr int kScaleOfOne = 127 + kFoldTop;  // scale byte of a block whose bytes are its values
 constexpr int kEasyPower =
     60;  // powers up to here may be multiplied one after the other without over- or underflow
 
@@ -130,6 +131,26 @@ DEVICE int take_ticket(int* tickets) {
   while (atomicExch(tickets + slot, 1)) slot = slot + 1 == gridDim.x ? 0 : slot + 1;
   return slot;
 }
+
+// Scale bytes of four blocks of a column and of two rows.
+struct BlockScales {
+  u32 column;
+  u32 rows[2];
+
+  DEVICE static int power(u32 scales, int step) {
+    return static_cast<int>(scales >> (8 * step) & 255) - kScaleOfOne;
+  }
+  // Whether the powers may be applied one after the other.
+  DEVICE bool easy() const {
+    bool all = true;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      all &= abs(power(column, step)) <= kEasyPower && abs(power(rows[0], step)) <= kEasyPower &&
+             abs(power(rows[1], step)) <= kEasyPower;
+    }
+    return all;
+  }
+};
 
 struct Consumer {
   const FoldedGemm& g;
@@ -225,63 +246,122 @@ struct Consumer {
     }
   }
 
-  // Power of a block of a row: of the row when it is folded, of the block's own scale when it is
-  // wide. A NaN block's bytes are NaN, whatever its power.
-  static DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int blocks,
-                                int block, int power) {
-    if (power != kWideRow) return power;
-    return row < rows && block < blocks ? scales[row * pitch + block] - (127 + kFoldTop) : 0;
+  // Scale bytes of a row's blocks in a stage, the first one lowest: its own where the row is wide,
+  // else those that say its power four times. A NaN block's bytes are NaN, whatever its scale.
+  DEVICE u32 block_scales(const u8* scales, long long pitch, int row, int rows, int stage,
+                          int power) const {
+    if (power != kWideRow) return (power + kScaleOfOne) * 0x01010101u;
+    u32 word = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int block = stage * kSteps + step;
+      const bool inside = row < rows && block < g.k / kStepK;
+      word |= (inside ? scales[row * pitch + block] : kScaleOfOne) << (8 * step);
+    }
+    return word;
   }
 
-  // Sums `stages` stages for a tile that holds wide rows: every k-step is scaled block by block.
-  // Slow and exact.
-  DEVICE void sum_wide(float (&total)[kAccumulators], float (&sum)[kAccumulators], u32 powers,
-                       int m, int n, int stages) {
-    const int blocks = g.k / kStepK, row = warp * 16 + lane / 4;
-    const u32 columns = shared.out(index);  // int32 [steps][128], in the idle output buffer
-    auto power_at = [&](int i) {
-      const u32 pair = load_shared_u32(powers + i / 2 * 4);
-      return static_cast<int>(static_cast<i16>(i % 2 ? pair >> 16 : pair));
+  // The scale bytes that a thread of sum_wide needs: of its column, and of its two rows.
+  DEVICE BlockScales block_scales(u32 powers, int m, int n, int stage) const {
+    const int row = warp * 16 + lane / 4;
+    auto power = [&](int i) { return static_cast<i16>(load_shared_u16(powers + 2 * i)); };
+    auto of_row = [&](int r) {
+      return block_scales(g.a_scales, g.a_scales_pitch, m + r, g.m, stage, power(r));
     };
-    if (thread == 0) bulk_wait_read<0>();
+    return {block_scales(g.b_scales, g.b_scales_pitch, n + thread, g.n, stage,
+                         power(kRowsPerConsumer + thread)),
+            {of_row(row), of_row(row + 8)}};
+  }
+
+  // Sums `stages` stages for a tile that holds wide rows: every k-step's sum, which is exact, is
+  // scaled by its two blocks before it is added.
+  DEVICE void sum_wide(float (&total)[kAccumulators], float (&even)[kAccumulators],
+                       float (&odd)[kAccumulators], u32 powers, int m, int n, int stages) {
+    if (thread == 0) bulk_wait_read<0>();  // the output buffer holds the columns' factors
+    sync();
+    BlockScales next = block_scales(powers, m, n, 0);
+#pragma unroll 1
     for (int stage = 0; stage < stages; ++stage) {
-      sync();
+      const BlockScales scales = next;
+      const u32 columns = shared.out(index) + stage % 2 * (kSteps * kTileN * 4);
+#pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         store_shared_u32(columns + (step * kTileN + thread) * 4,
-                         block_power(g.b_scales, g.b_scales_pitch, n + thread, g.n, blocks,
-                                     stage * kSteps + step, power_at(kRowsPerConsumer + thread)));
+                         __float_as_int(power_of_two(max(scales.power(scales.column, step), -126))));
       }
-      sync();
+      const bool easy = named_barrier_all(1 + index, kWarpgroup, scales.easy());
+      if (stage + 1 < stages) next = block_scales(powers, m, n, stage + 1);
       mbarrier_wait(shared.full(filled.stage), filled.parity);
-#pragma unroll 1
-      for (int step = 0; step < kSteps; ++step) {
-        const u64 a = wgmma_descriptor(shared.a(filled.stage) + index * kRowsPerConsumer * kTileK);
-        const u64 b = wgmma_descriptor(shared.b(filled.stage));
-        pin(sum);
-        wgmma_fence();
-        Wgmma<kTileN>::shared(sum, a + 2 * step, b + 2 * step, 0);
-        wgmma_commit();
-        int row_power[2];
-        for (int h = 0; h < 2; ++h) {
-          row_power[h] = block_power(g.a_scales, g.a_scales_pitch, m + row + 8 * h, g.m, blocks,
-                                     stage * kSteps + step, power_at(row + 8 * h));
-        }
-        wgmma_wait<0>();
-        pin(sum);
-#pragma unroll
-        for (int i = 0; i < kAccumulators; i += 4) {
-          const U32x2 p = load_shared_u32x2(columns + (step * kTileN + i * 2 + lane % 4 * 2) * 4);
-          const int p0 = static_cast<int>(p.x), p1 = static_cast<int>(p.y);
-          total[i] += scale_by_power(sum[i], row_power[0] + p0);
-          total[i + 1] += scale_by_power(sum[i + 1], row_power[0] + p1);
-          total[i + 2] += scale_by_power(sum[i + 2], row_power[1] + p0);
-          total[i + 3] += scale_by_power(sum[i + 3], row_power[1] + p1);
-        }
+      if (easy) {
+        add_easy_blocks(total, even, odd, scales, columns);
+      } else {
+        add_blocks(total, even, scales, columns);
       }
       filled.next();
       release();
     }
     sync();
+  }
+
+  // total += the stage's four k-steps, each scaled by its blocks' factors one after the other.
+  DEVICE void add_easy_blocks(float (&total)[kAccumulators], float (&even)[kAccumulators],
+                              float (&odd)[kAccumulators], const BlockScales& scales,
+                              u32 columns) const {
+    auto finish = [&](float (&sum)[kAccumulators], int step) {
+      const float r0 = power_of_two(scales.power(scales.rows[0], step));
+      const float r1 = power_of_two(scales.power(scales.rows[1], step));
+      const u32 factors = columns + (step * kTileN + lane % 4 * 2) * 4;
+      pin(sum);
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const F32x2 c = load_shared_f32x2(factors + i * 8);
+        total[i] = __fmaf_rn(sum[i] * r0, c.x, total[i]);
+        total[i + 1] = __fmaf_rn(sum[i + 1] * r0, c.y, total[i + 1]);
+        total[i + 2] = __fmaf_rn(sum[i + 2] * r1, c.x, total[i + 2]);
+        total[i + 3] = __fmaf_rn(sum[i + 3] * r1, c.y, total[i + 3]);
+      }
+    };
+    start(even, 0, 1);
+    start(odd, 1, 1);
+    wgmma_wait<1>();
+    finish(even, 0);
+    start(even, 2, 1);
+    wgmma_wait<1>();
+    finish(odd, 1);
+    start(odd, 3, 1);
+    wgmma_wait<1>();
+    finish(even, 2);
+    wgmma_wait<0>();
+    finish(odd, 3);
+  }
+
+  // The same for factors whose products could leave FP32's range on the way.
+  DEVICE void add_blocks(float (&total)[kAccumulators], float (&sum)[kAccumulators],
+                         const BlockScales& scales, u32 columns) const {
+    sync();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      store_shared_u32(columns + (step * kTileN + thread) * 4, scales.power(scales.column, step));
+    }
+    sync();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      pin(sum);
+      start(sum, step, 1);
+      wgmma_wait<0>();
+      pin(sum);
+      const int p0 = scales.power(scales.rows[0], step), p1 = scales.power(scales.rows[1], step);
+      const u32 of_columns = columns + (step * kTileN + lane % 4 * 2) * 4;
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const U32x2 c = load_shared_u32x2(of_columns + i * 8);
+        const int c0 = static_cast<int>(c.x), c1 = static_cast<int>(c.y);
+        total[i] += scale_by_power(sum[i], p0 + c0);
+        total[i + 1] += scale_by_power(sum[i + 1], p0 + c1);
+        total[i + 2] += scale_by_power(sum[i + 2], p1 + c0);
+        total[i + 3] += scale_by_power(sum[i + 3], p1 + c1);
+      }
+    }
   }
 
   // total * 2^(row power + column power). Easy powers multiply one after the other; others in
@@ -419,7 +499,7 @@ DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int 
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
     if (largest == kWideRow) {
-      consumer.sum_wide(total, even, powers, row0, n, stages);
+      consumer.sum_wide(total, even, odd, powers, row0, n, stages);
     } else {
       int left = stages;
 #pragma unroll 1

@@ -181,6 +181,18 @@ DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// As named_barrier; whether `value` was true in all of its threads.
+DEVICE bool named_barrier_all(int id, int threads, bool value) {
+  int all;
+  asm volatile(
+      "{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\n"
+      "bar.red.and.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
+      : "=r"(all)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(value))
+      : "memory");
+  return all;
+}
+
 // Waits for the kernel before this one in the stream when launched with programmatic serialization;
 // else returns at once.
 DEVICE void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
