@@ -79,7 +79,9 @@ class DeviceSpec:
     @property
     def torch_device(self) -> torch.device:
         """Where the operands live: emulated devices take theirs from CPU memory."""
-        return _torch_device("cpu" if self.kind == "cpu" or self.emulated else "cuda", self.index)
+        if self.kind == "cpu" or self.emulated:
+            return torch.device("cpu")
+        return torch.device("cuda", self.index)
 
     def __str__(self) -> str:
         if self.kind == "cpu":
@@ -89,11 +91,6 @@ class DeviceSpec:
             if self.emulated
             else f"{self.arch}" + (f"#{self.index}" if self.index else "")
         )
-
-
-@functools.cache
-def _torch_device(kind: str, index: int) -> torch.device:
-    return torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Literal, TypedDict, Unpack
 
@@ -245,6 +245,11 @@ class GemmPlan:
     config: object = None
     workspace_bytes: int = 0
     summary: str = ""
+    torch_device: torch.device = field(init=False, repr=False, compare=False)
+    """Where the operands must be."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "torch_device", self.problem.device.torch_device)
 
     def prepare_a(self, operand: MXTensor) -> PreparedOperand:
         """Return the first operand in the backend's own form."""
@@ -337,11 +342,10 @@ class GemmPlan:
             and (source.layout is spec.layout or source.layout == spec.layout)
             and (source.format is spec.format or source.format == spec.format)
             and (source.rotation is spec.rotation or source.rotation == spec.rotation)
-            and operand.device == self.problem.device.torch_device
+            and operand.device == self.torch_device
         )
 
     def _misfit(self, operand: Operand, rows: int, spec: OperandSpec, side: Side) -> LayoutMismatch:
-        device = self.problem.device.torch_device
         if isinstance(operand, PreparedOperand) and operand.side != side:
             return LayoutMismatch(
                 f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got "
@@ -349,7 +353,8 @@ class GemmPlan:
             )
         return LayoutMismatch(
             f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and "
-            f"stored k {self.problem.k} on {device}, got {operand!r}; make a plan for this operand"
+            f"stored k {self.problem.k} on {self.torch_device}, got {operand!r}; "
+            "make a plan for this operand"
         )
 
 

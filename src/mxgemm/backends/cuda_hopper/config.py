@@ -30,7 +30,8 @@ FEW_ROWS = 512
 FOLDED_TILE = 128
 FOLDED_THREADS = 384
 FOLDED_BOX = (FOLDED_TILE, TILE_K)
-OUTPUT_BOX = (64, 64)
+OUTPUT_BOX = (16, 64)
+"""Rows of a warp, and columns that fill a swizzled row of 128 bytes."""
 FOLDED_SHARED_BYTES = (
     6 * 2 * FOLDED_TILE * TILE_K + 2 * 2 * 64 * 128 + 2 * 2 * 2 * 192 + 2 * 6 * 8 + 16
 )

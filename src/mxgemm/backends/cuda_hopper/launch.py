@@ -271,7 +271,21 @@ class Launcher:
         assert self.config.packed is not None
         return self.config.packed
 
-    def run(
+    def __call__(
+        self,
+        a: MXTensor | FoldedRows,
+        b: MXTensor | FoldedRows | PackedWeight,
+        out: torch.Tensor,
+        args: EpilogueArgs,
+    ) -> None:
+        """Compute D into `out`, in torch's current stream of its device."""
+        if torch.cuda.current_device() == self.device:
+            self._run(a, b, out, args)
+        else:
+            with torch.cuda.device(self.device):
+                self._run(a, b, out, args)
+
+    def _run(
         self,
         a: MXTensor | FoldedRows,
         b: MXTensor | FoldedRows | PackedWeight,
@@ -433,23 +447,3 @@ def _paired(tensor: torch.Tensor | None) -> bool:
         return True
     even_rows = tensor.dim() == 1 or tensor.shape[0] == 1 or tensor.stride(0) % 2 == 0
     return even_rows and tensor.data_ptr() % (2 * tensor.itemsize) == 0
-
-
-def run(
-    problem: GemmProblem,
-    config: HopperConfig,
-    a: MXTensor | FoldedRows,
-    b: MXTensor | FoldedRows | PackedWeight,
-    out: torch.Tensor,
-    args: EpilogueArgs,
-) -> None:
-    """Compute D into `out`, in torch's current stream of its device."""
-    device = problem.device.index
-    launcher = config.launchers.get(device)
-    if launcher is None:
-        launcher = config.launchers[device] = Launcher(problem, config, device)
-    if torch.cuda.current_device() == device:
-        launcher.run(a, b, out, args)
-    else:
-        with torch.cuda.device(device):
-            launcher.run(a, b, out, args)
