@@ -96,7 +96,7 @@ def error_of(out: torch.Tensor, a: MXTensor, b: MXTensor) -> float:
     return float(((out[rows].double() - exact).abs() / magnitude).max())
 
 
-def time_call(call: Call) -> float:
+def time_call(call: Call, warmup: int = 8, rep: int = 25) -> float:
     return triton.testing.do_bench(call, warmup=8, rep=25, return_mode="median") * 1e3
 
 

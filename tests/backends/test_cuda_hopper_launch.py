@@ -70,9 +70,7 @@ class RecordingKernel:
     recorder: Recorder
     name: str
 
-    def start(
-        self, grid: tuple[int, int], stream: int, pointers: int, *, overlap: bool = False
-    ) -> None:
+    def start(self, grid: tuple[int, int], stream: int, pointers: int, overlap: bool) -> None:
         first = ctypes.c_void_p.from_address(pointers).value
         assert first is not None
         parameters = ctypes.string_at(first, SIZES[self.name])
@@ -180,7 +178,7 @@ def test_folded_operands_are_one_launch_without_workspace(recorder: Recorder) ->
         128,
     )
     assert FakeMap.LAYOUT.unpack(fields["map_b"])[1:] == (512, 160, 160, 128, 128)
-    assert FakeMap.LAYOUT.unpack(fields["map_d"]) == (out.data_ptr(), 300, 512, 1024, 64, 64)
+    assert FakeMap.LAYOUT.unpack(fields["map_d"]) == (out.data_ptr(), 300, 512, 1024, 16, 64)
     assert (fields["d"], fields["d_stride"], fields["d_dtype"]) == (out.data_ptr(), 512, BFLOAT16)
     assert (fields["alpha"], fields["beta"], fields["paired"]) == (0.5, 0.0, 1)
     assert (fields["m"], fields["n"], fields["k"]) == (300, 512, 160)
@@ -304,7 +302,7 @@ class Meeting:
         self.barrier = threading.Barrier(2, timeout=10)
         self.values: list[int] = []
 
-    def start(self, grid: object, stream: int, pointers: int, *, overlap: bool = False) -> None:
+    def start(self, grid: object, stream: int, pointers: int, overlap: bool) -> None:
         self.barrier.wait()
         first = ctypes.c_void_p.from_address(pointers).value
         assert first is not None

@@ -48,10 +48,14 @@ class Kernel:
                 stream still runs, and wait for its end by themselves.
         """
         pointers = (ctypes.c_void_p * len(arguments))(*arguments)
-        self.start(grid, stream, ctypes.addressof(pointers), overlap=overlap)
+        self.start(grid, stream, ctypes.addressof(pointers), overlap)
 
     def start(
-        self, grid: tuple[int, int], stream: int, pointers: int, *, overlap: bool = False
+        self,
+        grid: tuple[int, int],
+        stream: int,
+        pointers: int,
+        overlap: bool,  # noqa: FBT001
     ) -> None:
         """As `launch`, with the address of the array of the parameters' addresses."""
         key = (grid, stream, overlap)
@@ -91,10 +95,11 @@ class Launch:
     def __init__(
         self, kernel: Kernel, layout: struct.Struct, offsets: Sequence[int] = (0,)
     ) -> None:
-        self._kernel = kernel
-        self._layout = layout
+        self._start = kernel.start
+        self._pack_into = layout.pack_into
+        self._size = layout.size
         self._offsets = offsets
-        self._idle: list[tuple[Any, Any, int]] = []
+        self._idle: list[tuple[Any, int, Any]] = []
 
     def __call__(
         self,
@@ -107,21 +112,23 @@ class Launch:
         """Start the kernel with the fields of its parameters in `values`; the other arguments are
         those of `Kernel.launch`.
         """
+        idle = self._idle
         try:
-            memory = self._idle.pop()
+            memory = idle.pop()
         except IndexError:
             memory = self._new_memory()
-        buffer, _, address = memory
-        self._layout.pack_into(buffer, 0, *values)
-        self._kernel.start(grid, stream, address, overlap=overlap)
-        self._idle.append(memory)
+        self._pack_into(memory[0], 0, *values)
+        self._start(grid, stream, memory[1], overlap)
+        idle.append(memory)
 
-    def _new_memory(self) -> tuple[Any, Any, int]:
-        """Return memory of the fields, the array of the parameters' addresses, and its address."""
-        buffer = ctypes.create_string_buffer(self._layout.size)
+    def _new_memory(self) -> tuple[Any, int, Any]:
+        """Return memory of the fields, and the array of the parameters' addresses: its address
+        and itself.
+        """
+        buffer = ctypes.create_string_buffer(self._size)
         start = ctypes.addressof(buffer)
         pointers = (ctypes.c_void_p * len(self._offsets))(*(start + at for at in self._offsets))
-        return buffer, pointers, ctypes.addressof(pointers)
+        return buffer, ctypes.addressof(pointers), pointers
 
 
 class TensorMaps:
@@ -203,6 +210,7 @@ _ELEMENTS = {
 }
 
 
+@functools.lru_cache(maxsize=MAX_CACHED_MAPS)
 def tensor_map(
     address: int, dtype: torch.dtype, rows: int, columns: int, row_bytes: int, box: tuple[int, int]
 ) -> Any:

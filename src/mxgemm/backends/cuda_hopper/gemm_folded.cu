@@ -3,22 +3,24 @@
 //
 // Operands   a, b: E4M3 [rows, k] (tensor maps, boxes of 128 rows x 128 k, 128-byte swizzle; TMA
 //            fills what lies outside with zeros, so any m, n and any k % 32 == 0 will do); powers
-//            int16 [rows rounded up to 128]. A row whose scales span more than 14 powers cannot be folded: its power is
-//            kWideRow, its bytes are the codes times 2^6 without their block scales, and tiles that
-//            hold such a row scale block by block.
-// Tile walk  persistent, 128 x 128 tiles, groups of 16 tile rows walked column by column (operand
-//            reuse in L2).
-// Roles      warpgroup 2: one thread issues the copies; warpgroups 0 and 1: 64 rows of the tile
-//            each.
-// Pipeline   6 stages of A | B, filled by TMA (full barriers), emptied by the 8 consumer warps
+//            int16 [rows rounded up to 128]. A row whose scales span more than 14 powers cannot be
+//            folded: its power is kWideRow, its bytes are the codes times 2^6 without their block
+//            scales, and tiles that hold such a row scale block by block.
+// Tile walk  persistent; 128 x 128 tiles in groups of 16 tile rows, or 192 x 128 in groups of 8
+//            tile columns, each group walked line by line (operand reuse in L2).
+// Roles      the last warpgroup: one thread issues the copies; the 2 or 3 others: 64 rows of the
+//            tile each.
+// Pipeline   4 to 6 stages of A | B, filled by TMA (full barriers), emptied by the consumer warps
 //            (empty barriers).
 // Numbers    a wgmma accumulator keeps 14 significant bits and truncates, so the sum of
-//            MX_STEPS_PER_PROMOTION k-steps of 32 is added to an FP32 one in registers; two
-//            temporary accumulators keep a wgmma in flight meanwhile. The sum of one k-step is
-//            exact: 32 products of one scale are multiples of 1/4 up to 1152.
-// Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
-//            add it | ...; drained every kUnroll stages, because ptxas serialises wgmma groups
-//            that live across a loop's back edge (note C7514).
+//            MX_STEPS_PER_PROMOTION k-steps of 32 is added to an FP32 one in registers. The sum of
+//            one k-step is exact: 32 products of one scale are multiples of 1/4 up to 1152.
+// Timeline   two consumers: wait full | 4 wgmma into temporary i | wait for temporary 1-i |
+//            release its stage | add it | ...; two temporary accumulators keep a wgmma in flight;
+//            drained every kUnroll stages, because ptxas serialises wgmma groups that live across
+//            a loop's back edge (note C7514). Three consumers: wait full | 4 wgmma | wait | add;
+//            the wgmmas of the other two run meanwhile. That takes a sixth less traffic from L2
+//            and no drains; whichever needs fewer waves of tiles is taken.
 // Power      the chip is power-limited here, so instructions count even where they hide: whatever
 //            is the same in a warp is made `uniform`, for the compiler to compute it once a warp.
 // Epilogue   plain 16-bit D: registers -> stmatrix -> TMA store, each warp by itself; everything
@@ -32,24 +34,30 @@
 #ifndef MX_STEPS_PER_PROMOTION
 #define MX_STEPS_PER_PROMOTION 4
 #endif
+#ifndef MX_CONSUMERS
+#define MX_CONSUMERS 2
+#endif
 #ifndef MX_PLAIN_DTYPE
 #define MX_PLAIN_DTYPE \
   2  // Dtype of a D that gets alpha * product and nothing else; 0: the full epilogue
 #endif
 
-constexpr int kTileM = 128, kTileN = 128, kTileK = 128;
-constexpr int kStages = 6;
-constexpr int kConsumers = 2;
-constexpr int kRowsPerConsumer = kTileM / kConsumers;
+constexpr int kConsumers = MX_CONSUMERS;
+constexpr int kRowsPerConsumer = 64;
+constexpr int kTileM = kConsumers * kRowsPerConsumer, kTileN = 128, kTileK = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+constexpr bool kTwoSums = kConsumers == 2;  // temporary accumulators: two or one
+constexpr int kConsumerRegisters = kTwoSums ? 232 : 160, kProducerRegisters = kTwoSums ? 40 : 32;
+constexpr int kOutChunks = MX_PLAIN_DTYPE && !kTwoSums ? 1 : 2;
+constexpr int kStages = kTwoSums ? 6 : MX_PLAIN_DTYPE ? 5 : 4;
 constexpr int kStepK = 32;  // k of one e4m3 wgmma: one MX block
 constexpr int kSteps = kTileK / kStepK;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? 16 : 4;
+constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? 8 : 4;
 constexpr int kAccumulators = kRowsPerConsumer * kTileN / kWarpgroup;
-constexpr int kGroupRows = 16;        // tile rows walked together
-constexpr int kWideRow = 0x4000;      // power of a row that is not folded
+constexpr bool kGroupsOfRows = kTwoSums;     // tiles walked together lie in a few rows or columns
+constexpr int kGroup = kTwoSums ? 16 : 8;    // how many
+constexpr int kWideRow = 0x4000;             // power of a row that is not folded
 constexpr int kScaleOfOne = 127 + kFoldTop;  // scale byte of a block whose bytes are its values
 constexpr int kEasyPower =
     60;  // powers up to here may be multiplied one after the other without over- or underflow
@@ -59,11 +67,12 @@ constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK, kStageBytes 
 constexpr int kRowsPerWarp = kRowsPerConsumer / 4;
 constexpr int kChunkBytes = kRowsPerWarp * 128;  // 64 columns of a warp's rows in 16 bits
 constexpr int kOutOffset = kStages * kStageBytes;
-constexpr int kOutBytes = 4 * kTileN / 64 * kChunkBytes;  // a consumer
+constexpr int kOutBytes = 4 * kOutChunks * kChunkBytes;  // a consumer
 constexpr int kPowersOffset = kOutOffset + kConsumers * kOutBytes;
 constexpr int kPowersPerTile = kRowsPerConsumer + kTileN;
 constexpr int kPowersBytes = 2 * kPowersPerTile;  // int16; two buffers a consumer
-constexpr int kFactorsPerStep = kTileN + kRowsPerConsumer;  // of a tile with wide rows, 32 bits each
+constexpr int kFactorsPerStep =
+    kTileN + kRowsPerConsumer;  // of a tile with wide rows, 32 bits each
 static_assert(2 * kSteps * kFactorsPerStep * 4 <= kOutBytes, "two stages' factors, written there");
 constexpr int kBarriersOffset = kPowersOffset + kConsumers * 2 * kPowersBytes;
 constexpr int kSharedBytes = kBarriersOffset + 2 * kStages * 8 + 16;
@@ -83,35 +92,35 @@ struct FoldedGemm {
 
 // The tiles of this block, one after the other.
 struct TileWalk {
-  int rows, columns;      // tiles along m and n
-  int first = 0, inside;  // first tile row of the group, tile in the group
+  int across, along;      // tiles in the direction that groups divide, and in the other
+  int first = 0, inside;  // the group's first line of tiles, tile in the group
 
-  DEVICE TileWalk(const FoldedGemm& g, int first_tile)
-      : rows((g.m + kTileM - 1) / kTileM),
-        columns((g.n + kTileN - 1) / kTileN),
-        inside(first_tile) {
+  DEVICE TileWalk(const FoldedGemm& g, int first_tile) : inside(first_tile) {
+    const int rows = (g.m + kTileM - 1) / kTileM, columns = (g.n + kTileN - 1) / kTileN;
+    across = kGroupsOfRows ? rows : columns;
+    along = kGroupsOfRows ? columns : rows;
     settle();
   }
 
-  DEVICE bool done() const { return first >= rows; }
-  DEVICE int height() const { return min(kGroupRows, rows - first); }
+  DEVICE bool done() const { return first >= across; }
+  DEVICE int height() const { return min(kGroup, across - first); }
   DEVICE void next() {
     inside += gridDim.x;
     settle();
   }
   DEVICE void settle() {
-    while (!done() && inside >= height() * columns) {
-      inside -= height() * columns;
-      first += kGroupRows;
+    while (!done() && inside >= height() * along) {
+      inside -= height() * along;
+      first += kGroup;
     }
   }
   // Only the last group has another height than the power of two, which takes no division.
-  DEVICE int m() const {
-    return (first + (height() == kGroupRows ? inside % kGroupRows : inside % height())) * kTileM;
+  DEVICE int line() const {
+    return first + (height() == kGroup ? inside % kGroup : inside % height());
   }
-  DEVICE int n() const {
-    return (height() == kGroupRows ? inside / kGroupRows : inside / height()) * kTileN;
-  }
+  DEVICE int position() const { return height() == kGroup ? inside / kGroup : inside / height(); }
+  DEVICE int m() const { return (kGroupsOfRows ? line() : position()) * kTileM; }
+  DEVICE int n() const { return (kGroupsOfRows ? position() : line()) * kTileN; }
 };
 
 // A position in the ring of stages.
@@ -171,7 +180,9 @@ struct Consumer {
     constexpr int kVectorsM = kRowsPerConsumer * 2 / 16, kVectorsN = kTileN * 2 / 16;
     const u32 target = shared.powers(index, buffer) + thread * 16;
     if (thread < kVectorsM) {
-      copy_async_16(target, g.a_powers + m + index * kRowsPerConsumer + thread * 8);
+      const int row =
+          min(m + index * kRowsPerConsumer, (g.m - 1) / kRowsPerConsumer * kRowsPerConsumer);
+      copy_async_16(target, g.a_powers + row + thread * 8);
     } else if (thread < kVectorsM + kVectorsN) {
       copy_async_16(target, g.b_powers + n + (thread - kVectorsM) * 8);
     }
@@ -223,6 +234,26 @@ struct Consumer {
     wgmma_commit();
   }
 
+  // Sums `stages` stages of folded operands with one temporary accumulator: meanwhile the other
+  // warpgroups' wgmmas run.
+  DEVICE void sum_alone(float (&total)[kAccumulators], float (&sum)[kAccumulators], int stages) {
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_wait(shared.full(filled.stage), filled.parity);
+#pragma unroll
+      for (int batch = 0; batch < kBatchesPerStage; ++batch) {
+        pin(sum);
+        start(sum, batch * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
+        wgmma_wait<0>();
+        if (batch == kBatchesPerStage - 1) release(filled.stage);
+        pin(sum);
+#pragma unroll
+        for (int j = 0; j < kAccumulators; ++j) total[j] += sum[j];
+      }
+      filled.next();
+    }
+  }
+
   // Sums kBlocks stages of folded operands into `total`; nothing is in flight before or after.
   template <int kBlocks>
   DEVICE void sum_folded(float (&total)[kAccumulators], float (&even)[kAccumulators],
@@ -259,10 +290,11 @@ struct Consumer {
   // else those that say its power four times. A NaN block's bytes are NaN, whatever its scale.
   DEVICE u32 block_scales(const u8* scales, long long pitch, int row, int rows, int stage,
                           int power) const {
-    if (power != kWideRow) return (power + kScaleOfOne) * 0x01010101u;
+    constexpr u32 kFour = 0x01010101;
+    if (power != kWideRow) return (power + kScaleOfOne) * kFour;
     const u8* first = scales + row * pitch + stage * kSteps;
     if (g.k % kTileK == 0 && reinterpret_cast<u64>(first) % kSteps == 0) {
-      return row < rows ? *reinterpret_cast<const u32*>(first) : 0;
+      return row < rows ? *reinterpret_cast<const u32*>(first) : kScaleOfOne * kFour;
     }
     u32 word = 0;
     for (int step = 0; step < kSteps; ++step) {
@@ -355,6 +387,16 @@ struct Consumer {
         total[i + 3] = __fmaf_rn(sum[i + 3] * r1, c.y, total[i + 3]);
       }
     };
+    if constexpr (!kTwoSums) {
+#pragma unroll 1
+      for (int step = 0; step < kSteps; ++step) {
+        pin(even);
+        start_step(even, step);
+        wgmma_wait<0>();
+        finish(even, step);
+      }
+      return;
+    }
     start(even, 0, 1);
     start(odd, 1, 1);
     wgmma_wait<1>();
@@ -430,11 +472,13 @@ struct Consumer {
                           int n) const {
     constexpr int kChunks = kTileN / 64;
     const u32 row = lane % kRowsPerWarp, half = lane / kRowsPerWarp;
-    const u32 buffer = shared.out(index) + warp * kChunks * kChunkBytes;
-    if (lane == 0) bulk_wait_read<0>();
-    __syncwarp();
+    const u32 buffer = shared.out(index) + warp * kOutChunks * kChunkBytes;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
+      if (chunk == 0 || kOutChunks == 1) {
+        if (lane == 0) bulk_wait_read<0>();
+        __syncwarp();
+      }
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         u32 words[4];
@@ -445,17 +489,18 @@ struct Consumer {
               MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
         }
         const u32 place = row * 128 + (((j + half) ^ (row % 8)) << 4);
-        store_matrix_x4(buffer + chunk * kChunkBytes + place, words);
+        store_matrix_x4(buffer + chunk % kOutChunks * kChunkBytes + place, words);
       }
-    }
-    async_proxy_fence();
-    __syncwarp();
-    if (lane == 0) {
-#pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        tma_store(map, buffer + chunk * kChunkBytes, n + chunk * 64, m + warp * kRowsPerWarp);
+      if (chunk < kChunks - 1 && kOutChunks > 1) continue;
+      async_proxy_fence();
+      __syncwarp();
+      if (lane == 0) {
+        for (int i = kOutChunks == 1 ? chunk : 0; i <= chunk; ++i) {
+          tma_store(map, buffer + i % kOutChunks * kChunkBytes, n + i * 64,
+                    m + warp * kRowsPerWarp);
+        }
+        bulk_commit();
       }
-      bulk_commit();
     }
   }
 
@@ -524,6 +569,8 @@ DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int 
     for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
     if (largest == kWideRow) {
       consumer.sum_wide(total, even, odd, powers, m, n, stages);
+    } else if constexpr (!kTwoSums) {
+      consumer.sum_alone(total, even, stages);
     } else {
       int left = stages;
 #pragma unroll 1

@@ -140,17 +140,19 @@ def fold(
         tickets: address of int32 [num_tickets], zeroed for the GEMM that follows.
         num_tickets: how many.
     """
-    padded = 0
-    values: tuple[int, ...] = ()
-    for tensor, folded, powers in operands:
-        rows = tensor.rows
-        padded += round_up(rows, cfg.POWERS_MULTIPLE)
-        values += (tensor.codes.data_ptr(), tensor.scales.data_ptr(), folded, powers)
-        values += (k // 2, k // cfg.BLOCK, rows)
-    if len(operands) == 1:
-        values += NOTHING_TO_FOLD
+    (tensor, folded, powers), *more = operands
+    rows = tensor.rows
+    codes_pitch, scales_pitch = k // 2, k // cfg.BLOCK
+    first = (tensor.codes.data_ptr(), tensor.scales.data_ptr(), folded, powers)
+    padded, second = round_up(rows, cfg.POWERS_MULTIPLE), NOTHING_TO_FOLD
+    if more:
+        ((other, folded, powers),) = more
+        padded += round_up(other.rows, cfg.POWERS_MULTIPLE)
+        addresses = (other.codes.data_ptr(), other.scales.data_ptr(), folded, powers)
+        second = (*addresses, codes_pitch, scales_pitch, other.rows)
     launch, rows_per_block = fold_launch(device, padded <= cfg.FEW_ROWS)
-    launch((padded // rows_per_block, 1), stream, (*values, tickets, num_tickets, k))
+    values = (*first, codes_pitch, scales_pitch, rows, *second, tickets, num_tickets, k)
+    launch((padded // rows_per_block, 1), stream, values)
 
 
 def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
@@ -226,10 +228,11 @@ class Launcher:
             ACTIVATIONS[epilogue.dact if self.backward else epilogue.activation],
             self.backward,
         )
-        self.tiles = -(-m // cfg.FOLDED_TILE) * -(-n // cfg.FOLDED_TILE)
-        self.maps_a = TensorMaps(torch.uint8, m, k, cfg.FOLDED_BOX)
-        self.maps_b = TensorMaps(torch.uint8, n, k, cfg.FOLDED_BOX)
-        self.maps_d = TensorMaps(problem.out_dtype, m, n, cfg.OUTPUT_BOX)
+        tile_m = config.folded.tile_m
+        self.tiles = -(-m // tile_m) * -(-n // cfg.FOLDED_TILE_N)
+        self.maps_a = TensorMaps(torch.uint8, m, k, (tile_m, cfg.TILE_K))
+        self.maps_b = TensorMaps(torch.uint8, n, k, (cfg.FOLDED_TILE_N, cfg.TILE_K))
+        self.maps_d = TensorMaps(problem.out_dtype, m, n, cfg.FOLDED_OUTPUT_BOX)
 
     @functools.cached_property
     def folded(self) -> tuple[Launch, Launch]:
@@ -243,8 +246,8 @@ class Launcher:
             "gemm_folded",
             arch=HOPPER,
             device=self.device,
-            threads=cfg.FOLDED_THREADS,
-            shared_bytes=cfg.FOLDED_SHARED_BYTES,
+            threads=config.threads,
+            shared_bytes=config.shared_bytes,
         )
         return Launch(kernel, FOLDED_GEMM, FOLDED_GEMM_OFFSETS)
 
@@ -372,7 +375,7 @@ class Launcher:
     def _epilogue(self, out: torch.Tensor, args: EpilogueArgs, sums: int) -> tuple[Any, ...]:
         """Return the fields of `Epilogue`."""
         m, n = self.problem.m, self.problem.n
-        d, d_stride = out.data_ptr(), out.stride(0)
+        d, d_stride = out.data_ptr(), n if out.is_contiguous() else out.stride(0)
         paired = d % (2 * out.itemsize) == 0 and (d_stride % 2 == 0 or m == 1)
         if self.is_bare:
             parts = (d, 0, 0, 0, sums, d_stride, 0, 0)
