@@ -6,8 +6,8 @@ All candidates of a shape run interleaved, in an order that is shuffled every ro
 chip the same kernel differs by 20 % between cool and hot; what counts is the ratio of medians of
 one run. `large` times single calls with a flushed L2 cache (triton's do_bench), the largest ones
 on a chip that has settled at their power; `middle` and `small` time CUDA graphs that rotate over
-several copies of the weight, so that nothing is resident. Every candidate's result is compared with the FP64 product of some rows before it is
-timed.
+several copies of the weight, so that nothing is resident. Every candidate's result is compared
+with the FP64 product of some rows before it is timed.
 """
 
 from __future__ import annotations
