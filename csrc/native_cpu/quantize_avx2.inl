@@ -143,36 +143,63 @@ inline void stream_line(const uint8_t* line, uint8_t* target) {
   }
 }
 
-// What is kept of 32 x 32 elements until their scales are found.
-struct SquareWork {
-  __m256i position[kBlock][2];
-  __m256i signs[kBlock];
-  __m256i maxima[kBlock];
+// What is kept of 32 rows of a chunk until their scales are found.
+struct ChunkWork {
+  __m256i position[kBlock][kChunkColumns / 16];
+  __m256i signs[kBlock][kChunkColumns / kBlock];
+  // For each square and four rows: their words' maxima, in lanes 0 1 2 3 0 1 2 3 ...
+  __m256i of_rows[kChunkColumns / kBlock][kBlock / kReadRows];
+  __m256i of_columns[kChunkColumns / 16];
 };
 
-template <DType dtype>
-inline void read_square(const void* x, int64_t first, int64_t stride, int64_t ahead,
-                        SquareWork* work, __m256i* column_maxima) {
-  __m256i amax0 = _mm256_setzero_si256(), amax1 = amax0;
-  for (int r = 0; r < kBlock; ++r) {
-    const int64_t at = first + r * stride;
-    prefetch_block<dtype>(x, at + ahead);
-    const __m256i x0 = load_words<dtype>(x, at), x1 = load_words<dtype>(x, at + 16);
-    const __m256i m0 = magnitudes(x0), m1 = magnitudes(x1);
-    amax0 = _mm256_max_epu16(amax0, m0);
-    amax1 = _mm256_max_epu16(amax1, m1);
-    work->maxima[r] = _mm256_max_epu16(m0, m1);
-    work->position[r][0] = positions(x0);
-    work->position[r][1] = positions(x1);
-    work->signs[r] = signs32(x0, x1);
-  }
-  column_maxima[0] = amax0;
-  column_maxima[1] = amax1;
+// The maxima of 4 vectors' lanes in lanes 0 1 2 3 0 1 2 3 ..., four lanes each.
+inline __m256i maxima4(const __m256i* x) {
+  const __m256i a =
+      _mm256_max_epu16(_mm256_unpacklo_epi16(x[0], x[1]), _mm256_unpackhi_epi16(x[0], x[1]));
+  const __m256i b =
+      _mm256_max_epu16(_mm256_unpacklo_epi16(x[2], x[3]), _mm256_unpackhi_epi16(x[2], x[3]));
+  return _mm256_max_epu16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
 }
 
-inline void row_maxima(const SquareWork& work, __m256i* maxima) {
-  maxima[0] = maxima16(work.maxima);
-  maxima[1] = maxima16(work.maxima + 16);
+// Four rows of a chunk, the first of them row `r`.
+template <DType dtype>
+inline void read_rows(const char* x, int64_t stride, int columns, int r, const Ahead& later,
+                      ChunkWork* work) {
+  const bool asks = r < kBlock / 2;
+  for (int c = 0; c < columns; c += kBlock) {
+    const int half = c / 16;
+    __m256i row[kReadRows];
+    __m256i column0 = _mm256_setzero_si256(), column1 = column0;
+    for (int i = 0; i < kReadRows; ++i) {
+      if (asks) later.ask(i, c);
+      const __m256i x0 = load_words<dtype>(x + i * stride, c),
+                    x1 = load_words<dtype>(x + i * stride, c + 16);
+      const __m256i m0 = magnitudes(x0), m1 = magnitudes(x1);
+      column0 = _mm256_max_epu16(column0, m0);
+      column1 = _mm256_max_epu16(column1, m1);
+      row[i] = _mm256_max_epu16(m0, m1);
+      work->position[r + i][half] = positions(x0);
+      work->position[r + i][half + 1] = positions(x1);
+      work->signs[r + i][c / kBlock] = signs32(x0, x1);
+    }
+    work->of_rows[c / kBlock][r / kReadRows] = maxima4(row);
+    __m256i* sums = work->of_columns + half;
+    sums[0] = r ? _mm256_max_epu16(sums[0], column0) : column0;
+    sums[1] = r ? _mm256_max_epu16(sums[1], column1) : column1;
+  }
+}
+
+inline void square_maxima(const ChunkWork& work, int c, __m256i* of_rows, __m256i* of_columns) {
+  const __m256i* four = work.of_rows[c / kBlock];
+  for (int i = 0; i < 2; ++i, four += 4) {
+    const __m256i low = _mm256_max_epu16(_mm256_unpacklo_epi64(four[0], four[1]),
+                                         _mm256_unpackhi_epi64(four[0], four[1]));
+    const __m256i high = _mm256_max_epu16(_mm256_unpacklo_epi64(four[2], four[3]),
+                                          _mm256_unpackhi_epi64(four[2], four[3]));
+    of_rows[i] = _mm256_max_epu16(_mm256_permute2x128_si256(low, high, 0x20),
+                                  _mm256_permute2x128_si256(low, high, 0x31));
+    of_columns[i] = work.of_columns[c / 16 + i];
+  }
 }
 
 // Transposes 16 rows of 16 bytes in each half of the vectors.
@@ -188,13 +215,18 @@ inline void transpose16(__m256i* row) {
   }
 }
 
-inline void square_along_m(const SquareWork& work, const uint16_t* references, uint8_t* lines) {
+inline void square_along_m(const ChunkWork& work, int c, const uint16_t* references,
+                           const Ahead& ahead, uint8_t* lines) {
   const __m256i r0 = load256(references), r1 = load256(references + 16);
+  const int square = c / kBlock;
   __m256i pair[kBlock / 2];
   for (int r = 0; r < kBlock; r += 2) {
-    const __m256i even = encode32(work.position[r][0], work.position[r][1], r0, r1, work.signs[r]);
-    const __m256i odd =
-        encode32(work.position[r + 1][0], work.position[r + 1][1], r0, r1, work.signs[r + 1]);
+    // Two rows' lines over all squares of a chunk.
+    ahead.ask(2 * square + r / 16, r % 16 * 16);
+    const __m256i* position = &work.position[r][2 * square];
+    const __m256i even = encode32(position[0], position[1], r0, r1, work.signs[r][square]);
+    position = &work.position[r + 1][2 * square];
+    const __m256i odd = encode32(position[0], position[1], r0, r1, work.signs[r + 1][square]);
     pair[r / 2] = _mm256_or_si256(even, _mm256_slli_epi16(odd, 4));
   }
   transpose16(pair);
@@ -208,14 +240,17 @@ inline void square_along_m(const SquareWork& work, const uint16_t* references, u
   }
 }
 
-inline void square_along_k(const SquareWork& work, const uint16_t* references, uint8_t* lines) {
+inline void square_along_k(const ChunkWork& work, int c, const uint16_t* references,
+                           uint8_t* lines) {
+  const int square = c / kBlock, pitch = kChunkColumns / 2;
+  const auto encode = [&](int r) {
+    const __m256i* position = &work.position[r][2 * square];
+    return encode_block(position[0], position[1], references[r], work.signs[r][square]);
+  };
   for (int r = 0; r < kBlock; r += 2) {
-    const __m256i both = join_blocks(
-        encode_block(work.position[r][0], work.position[r][1], references[r], work.signs[r]),
-        encode_block(work.position[r + 1][0], work.position[r + 1][1], references[r + 1],
-                     work.signs[r + 1]));
-    _mm_store_si128(reinterpret_cast<__m128i*>(lines + r * kLine), _mm256_castsi256_si128(both));
-    _mm_store_si128(reinterpret_cast<__m128i*>(lines + (r + 1) * kLine),
+    const __m256i both = join_blocks(encode(r), encode(r + 1));
+    _mm_store_si128(reinterpret_cast<__m128i*>(lines + r * pitch), _mm256_castsi256_si128(both));
+    _mm_store_si128(reinterpret_cast<__m128i*>(lines + (r + 1) * pitch),
                     _mm256_extracti128_si256(both, 1));
   }
 }

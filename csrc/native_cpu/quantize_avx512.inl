@@ -71,6 +71,14 @@ inline __m512i encode_four(const __m512i* position, const __m512i* signs,
   return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(pair[0], pair[1]));
 }
 
+// The maxima over the four 128-bit lanes of each vector, side by side.
+inline __m256i join_halves(__m512i low, __m512i high) {
+  const __m512i two = _mm512_max_epu16(_mm512_shuffle_i64x2(low, high, 0x44),
+                                       _mm512_shuffle_i64x2(low, high, 0xEE));
+  return _mm256_max_epu16(_mm512_castsi512_si256(_mm512_shuffle_i64x2(two, two, 0x88)),
+                          _mm512_castsi512_si256(_mm512_shuffle_i64x2(two, two, 0xDD)));
+}
+
 // The largest lane of each of 16 vectors, in order: lanes of neighbours are compared until one
 // vector holds all.
 inline __m256i maxima16(const __m512i* x) {
@@ -87,11 +95,7 @@ inline __m256i maxima16(const __m512i* x) {
       _mm512_max_epu16(_mm512_unpacklo_epi64(b[0], b[1]), _mm512_unpackhi_epi64(b[0], b[1]));
   const __m512i high =
       _mm512_max_epu16(_mm512_unpacklo_epi64(b[2], b[3]), _mm512_unpackhi_epi64(b[2], b[3]));
-  // Four 128-bit lanes to one for each half.
-  const __m512i two = _mm512_max_epu16(_mm512_shuffle_i64x2(low, high, 0x44),
-                                       _mm512_shuffle_i64x2(low, high, 0xEE));
-  return _mm256_max_epu16(_mm512_castsi512_si256(_mm512_shuffle_i64x2(two, two, 0x88)),
-                          _mm512_castsi512_si256(_mm512_shuffle_i64x2(two, two, 0xDD)));
+  return join_halves(low, high);
 }
 
 template <DType dtype>
@@ -136,36 +140,58 @@ inline void stream_line(const uint8_t* line, uint8_t* target) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(target), _mm512_load_si512(line));
 }
 
-// What is kept of 32 x 32 elements until their scales are found.
-struct SquareWork {
-  __m512i position[kBlock];
-  __m512i signs[kBlock / 2];
-  __m512i maxima[kBlock];
+// What is kept of 32 rows of a chunk until their scales are found.
+struct ChunkWork {
+  __m512i position[kBlock][kChunkColumns / kBlock];
+  __m512i signs[kBlock / 2][kChunkColumns / kBlock];
+  // For each square and four rows: their words' maxima, in lanes 0 1 2 3 0 1 2 3 ...
+  __m512i of_rows[kChunkColumns / kBlock][kBlock / kReadRows];
+  __m512i of_columns[kChunkColumns / kBlock];
 };
 
-template <DType dtype>
-inline void read_square(const void* x, int64_t first, int64_t stride, int64_t ahead,
-                        SquareWork* work, __m256i* column_maxima) {
-  __m512i amax = _mm512_setzero_si512();
-  for (int r = 0; r < kBlock; r += 2) {
-    __m512i row[2];
-    for (int i = 0; i < 2; ++i) {
-      const int64_t at = first + (r + i) * stride;
-      prefetch_block<dtype>(x, at + ahead);
-      row[i] = load_words<dtype>(x, at);
-      work->maxima[r + i] = magnitudes(row[i]);
-      amax = _mm512_max_epu16(amax, work->maxima[r + i]);
-      work->position[r + i] = positions(row[i]);
-    }
-    work->signs[r / 2] = signs64(row[0], row[1]);
-  }
-  column_maxima[0] = _mm512_castsi512_si256(amax);
-  column_maxima[1] = _mm512_extracti64x4_epi64(amax, 1);
+// The maxima of 4 vectors' lanes in lanes 0 1 2 3 0 1 2 3 ..., eight lanes each.
+inline __m512i maxima4(const __m512i* x) {
+  const __m512i a =
+      _mm512_max_epu16(_mm512_unpacklo_epi16(x[0], x[1]), _mm512_unpackhi_epi16(x[0], x[1]));
+  const __m512i b =
+      _mm512_max_epu16(_mm512_unpacklo_epi16(x[2], x[3]), _mm512_unpackhi_epi16(x[2], x[3]));
+  return _mm512_max_epu16(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
 }
 
-inline void row_maxima(const SquareWork& work, __m256i* maxima) {
-  maxima[0] = maxima16(work.maxima);
-  maxima[1] = maxima16(work.maxima + 16);
+// Four rows of a chunk, the first of them row `r`.
+template <DType dtype>
+inline void read_rows(const char* x, int64_t stride, int columns, int r, const Ahead& later,
+                      ChunkWork* work) {
+  const bool asks = r < kBlock / 2;
+  for (int c = 0; c < columns; c += kBlock) {
+    const int square = c / kBlock;
+    __m512i row[kReadRows], words[kReadRows];
+    for (int i = 0; i < kReadRows; ++i) {
+      if (asks) later.ask(i, c);
+      words[i] = load_words<dtype>(x + i * stride, c);
+      row[i] = magnitudes(words[i]);
+      work->position[r + i][square] = positions(words[i]);
+    }
+    work->signs[r / 2][square] = signs64(words[0], words[1]);
+    work->signs[r / 2 + 1][square] = signs64(words[2], words[3]);
+    work->of_rows[square][r / kReadRows] = maxima4(row);
+    const __m512i column =
+        _mm512_max_epu16(_mm512_max_epu16(row[0], row[1]), _mm512_max_epu16(row[2], row[3]));
+    __m512i& sum = work->of_columns[square];
+    sum = r ? _mm512_max_epu16(sum, column) : column;
+  }
+}
+
+inline void square_maxima(const ChunkWork& work, int c, __m256i* of_rows, __m256i* of_columns) {
+  const __m512i* four = work.of_rows[c / kBlock];
+  for (int i = 0; i < 2; ++i, four += 4) {
+    of_rows[i] = join_halves(_mm512_max_epu16(_mm512_unpacklo_epi64(four[0], four[1]),
+                                              _mm512_unpackhi_epi64(four[0], four[1])),
+                             _mm512_max_epu16(_mm512_unpacklo_epi64(four[2], four[3]),
+                                              _mm512_unpackhi_epi64(four[2], four[3])));
+  }
+  of_columns[0] = _mm512_castsi512_si256(work.of_columns[c / kBlock]);
+  of_columns[1] = _mm512_extracti64x4_epi64(work.of_columns[c / kBlock], 1);
 }
 
 // Transposes 8 rows of 8 words in each 128-bit lane of the vectors.
@@ -186,41 +212,47 @@ inline void transpose8(__m512i* row) {
   for (int i = 0; i < 8; ++i) row[i] = t[i];
 }
 
-inline void square_along_m(const SquareWork& work, const uint16_t* references, uint8_t* lines) {
+// Stores the four 128-bit lanes `pitch` bytes apart.
+inline void store_lanes(__m512i x, uint8_t* target, int pitch) {
+  _mm_store_si128(reinterpret_cast<__m128i*>(target), _mm512_castsi512_si128(x));
+  _mm_store_si128(reinterpret_cast<__m128i*>(target + pitch), _mm512_extracti32x4_epi32(x, 1));
+  _mm_store_si128(reinterpret_cast<__m128i*>(target + 2 * pitch), _mm512_extracti32x4_epi32(x, 2));
+  _mm_store_si128(reinterpret_cast<__m128i*>(target + 3 * pitch), _mm512_extracti32x4_epi32(x, 3));
+}
+
+inline void square_along_m(const ChunkWork& work, int c, const uint16_t* references,
+                           const Ahead& ahead, uint8_t* lines) {
   const __m512i reference = load512(references);
+  const int square = c / kBlock;
   // For each 8 columns: bytes of rows 4i, 4i + 1 and of rows 4i + 2, 4i + 3, a column's two side by
   // side.
   const __m512i side_by_side =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
   __m512i four[8];
   for (int i = 0; i < 8; ++i) {
-    const __m512i* position = work.position + 4 * i;
-    const __m512i one = encode64(position[0], position[1], reference, reference, work.signs[2 * i]);
-    const __m512i two =
-        encode64(position[2], position[3], reference, reference, work.signs[2 * i + 1]);
+    // Two rows' lines over all squares of a chunk.
+    ahead.ask(2 * square, i * kBlock);
+    ahead.ask(2 * square + 1, i * kBlock);
+    const auto encode = [&](int r) {
+      return encode64(work.position[r][square], work.position[r + 1][square], reference, reference,
+                      work.signs[r / 2][square]);
+    };
+    const __m512i one = encode(4 * i), two = encode(4 * i + 2);
     const __m512i even = _mm512_unpacklo_epi64(one, two), odd = _mm512_unpackhi_epi64(one, two);
     four[i] = _mm512_shuffle_epi8(_mm512_or_si512(even, _mm512_slli_epi16(odd, 4)), side_by_side);
   }
   transpose8(four);
-  for (int i = 0; i < 8; ++i) {
-    auto* target = reinterpret_cast<__m128i*>(lines + i * kLine);
-    constexpr int kLane = 8 * kLine / 16;  // from column i to column i + 8
-    _mm_store_si128(target, _mm512_castsi512_si128(four[i]));
-    _mm_store_si128(target + kLane, _mm512_extracti32x4_epi32(four[i], 1));
-    _mm_store_si128(target + 2 * kLane, _mm512_extracti32x4_epi32(four[i], 2));
-    _mm_store_si128(target + 3 * kLane, _mm512_extracti32x4_epi32(four[i], 3));
-  }
+  for (int i = 0; i < 8; ++i) store_lanes(four[i], lines + i * kLine, 8 * kLine);
 }
 
-inline void square_along_k(const SquareWork& work, const uint16_t* references, uint8_t* lines) {
+inline void square_along_k(const ChunkWork& work, int c, const uint16_t* references,
+                           uint8_t* lines) {
+  const int square = c / kBlock, pitch = kChunkColumns / 2;
   for (int r = 0; r < kBlock; r += 4) {
-    const __m512i four = encode_four(work.position + r, work.signs + r / 2, references + r);
-    auto* target = reinterpret_cast<__m128i*>(lines + r * kLine);
-    constexpr int kRow = kLine / 16;
-    _mm_store_si128(target, _mm512_castsi512_si128(four));
-    _mm_store_si128(target + kRow, _mm512_extracti32x4_epi32(four, 1));
-    _mm_store_si128(target + 2 * kRow, _mm512_extracti32x4_epi32(four, 2));
-    _mm_store_si128(target + 3 * kRow, _mm512_extracti32x4_epi32(four, 3));
+    __m512i position[4];
+    for (int i = 0; i < 4; ++i) position[i] = work.position[r + i][square];
+    const __m512i signs[2] = {work.signs[r / 2][square], work.signs[r / 2 + 1][square]};
+    store_lanes(encode_four(position, signs, references + r), lines + r * pitch, pitch);
   }
 }
 

@@ -4,9 +4,9 @@
 //   run_maxima      the largest words of up to 16 blocks along K, and the words of what is no
 //                   bfloat16
 //   encode_run      those blocks' codes
-//   read_square     32 x 32 elements into a SquareWork, with the columns' maxima
-//   row_maxima      the rows' maxima of one
-//   square_along_m, square_along_k   its codes, columns or rows in lines of kLine bytes
+//   read_rows       four rows of a chunk: positions, signs and maxima
+//   square_maxima   the maxima of 32 rows and of 32 columns of a chunk
+//   square_along_m, square_along_k   codes of 32 x 32 elements of a chunk, columns or rows in lines
 //   stream_line     writes a line past the caches
 
 void quantize_block(const QuantizeCall& q, int64_t row, int64_t k) {
@@ -43,11 +43,15 @@ inline void quantize_run(const QuantizeCall& q, int64_t row, int64_t k, int coun
   }
 }
 
+// Whether rows of codes are whole lines, and too many for the caches.
+inline bool streams_whole_lines(const QuantizeCall& q) {
+  return q.rows * q.stored_k >= kStreamElements &&
+         reinterpret_cast<uintptr_t>(q.codes) % kLine == 0 && q.stored_k % (2 * kLine) == 0;
+}
+
 template <DType dtype>
 void rows_of(const QuantizeCall& q, int64_t row, int64_t k_begin, int64_t k_end) {
-  const bool streams = q.rows * q.stored_k >= kStreamElements &&
-                       reinterpret_cast<uintptr_t>(q.codes) % kLine == 0 &&
-                       q.stored_k % (2 * kLine) == 0;
+  const bool streams = streams_whole_lines(q);
   for (int64_t k = k_begin; k < k_end; k += kRunBlocks * kBlock) {
     const int64_t blocks = (k_end - k) / kBlock;
     quantize_run<dtype>(q, row, k, blocks < kRunBlocks ? static_cast<int>(blocks) : kRunBlocks,
@@ -62,44 +66,43 @@ void fast_row(const QuantizeCall& q, int64_t row, int64_t k_begin, int64_t k_end
   rows_of<DType::kBFloat16>(q, row, k_begin, k_end);
 }
 
-// Codes and scale bytes of 128 x 128 elements, gathered so that codes are written as whole cache
-// lines and four scale bytes at once.
+// Codes and scale bytes of 128 rows of a chunk's columns, gathered so that codes are written as
+// whole cache lines and four scale bytes at once.
 struct PairLines {
-  alignas(64) uint8_t along_k[kBlock][kLine];
-  alignas(64) uint8_t along_m[kPairColumns][kLine];
-  alignas(64) uint8_t scales_k[kPairColumns / kBlock][kBlock];
-  alignas(64) uint8_t scales_m[kPairStripRows / kBlock][kPairColumns];
+  alignas(64) uint8_t along_k[kBlock][kChunkColumns / 2];
+  alignas(64) uint8_t along_m[kChunkColumns][kLine];
+  alignas(64) uint8_t scales_k[kChunkColumns / kBlock][kBlock];
+  alignas(64) uint8_t scales_m[kPairStripRows / kBlock][kChunkColumns];
 };
 
 // Quantizes the blocks of `special`, block i being that of row `row` + i at k, the general way, and
 // takes their codes and scale bytes over.
 void mend_blocks(const QuantizeCall& q, unsigned special, int64_t row, int64_t k, uint8_t* scales,
-                 uint8_t* lines) {
+                 uint8_t* lines, int pitch) {
   for (; special; special &= special - 1) {
     const int i = __builtin_ctz(special);
     quantize_block(q, row + i, k);
     const int64_t element = (row + i) * q.stored_k + k;
     scales[i] = q.scales[element / kBlock];
-    __builtin_memcpy(lines + i * kLine, q.codes + element / 2, kBlockBytes);
+    __builtin_memcpy(lines + i * pitch, q.codes + element / 2, kBlockBytes);
   }
 }
 
-// Writes a line past the cache where it is whole and aligned: nobody reads it soon.
-inline void write_line(const uint8_t* line, int bytes, uint8_t* target) {
-  if (bytes < kLine || reinterpret_cast<uintptr_t>(target) % kLine != 0) {
-    __builtin_memcpy(target, line, bytes);
-  } else {
-    stream_line(line, target);
-  }
+// Writes whole lines past the caches where the result is large: nobody reads it soon.
+inline void write_lines(const uint8_t* lines, int bytes, bool streams, uint8_t* target) {
+  int i = 0;
+  for (; streams && i + kLine <= bytes; i += kLine) stream_line(lines + i, target + i);
+  __builtin_memcpy(target + i, lines + i, bytes - i);
 }
 
-// Writes a row's scale bytes of up to four squares, from bytes[square][stride].
+// Writes four rows' scale bytes at a time, row r's of up to four squares being
+// bytes[square][stride] from r on.
 inline void write_scales(const uint8_t* bytes, int stride, int rows, int squares, int64_t pitch,
                          uint8_t* target) {
   for (int r = 0; r < rows; ++r) {
     uint8_t own[4];
-    for (int i = 0; i < 4; ++i) own[i] = bytes[i * stride + r];
-    if (squares == 4) {
+    for (int i = 0; i < 4; ++i) own[i] = bytes[(i < squares ? i : 0) * stride + r];
+    if (squares >= 4) {
       __builtin_memcpy(target + r * pitch, own, 4);
     } else {
       __builtin_memcpy(target + r * pitch, own, squares);
@@ -107,78 +110,102 @@ inline void write_scales(const uint8_t* bytes, int stride, int rows, int squares
   }
 }
 
-// A square of 32 x 32 elements at (row, k), both ways, into the lines of its place (m, c).
-template <DType dtype>
-inline void quantize_square(const QuantizeCall& q, const QuantizeCall& qt, int64_t row, int64_t k,
-                            int m, int c, int64_t ahead, PairLines* lines) {
-  const int bias = q.rounding_bias >> 16;
-  SquareWork work;
-  __m256i amax[2];
-  Scales32 scales;
-  read_square<dtype>(q.x, row * q.row_stride + k, q.row_stride, ahead, &work, amax);
-  find_scales(amax[0], amax[1], bias, &scales);
-  uint8_t* codes = &lines->along_m[c][m / 2];
-  square_along_m(work, scales.references, codes);
-  if (scales.special) mend_blocks(qt, scales.special, k, row, scales.bytes, codes);
-  __builtin_memcpy(&lines->scales_m[m / kBlock][c], scales.bytes, kBlock);
+// One pair of calls and what is known of both.
+struct Pair {
+  const QuantizeCall& along_k;
+  const QuantizeCall& along_m;
+  int bias;
+  bool streams_k, streams_m;
+};
 
-  row_maxima(work, amax);
-  find_scales(amax[0], amax[1], bias, &scales);
-  codes = &lines->along_k[0][c / 2];
-  square_along_k(work, scales.references, codes);
-  if (scales.special) mend_blocks(q, scales.special, row, k, scales.bytes, codes);
-  __builtin_memcpy(lines->scales_k[c / kBlock], scales.bytes, kBlock);
+// 32 rows of a chunk at (row, k), which is row m of the lines: codes and scales both ways.
+inline void quantize_chunk(const Pair& pair, const ChunkWork& work, int64_t row, int64_t k, int m,
+                           int columns, const Ahead& ahead, PairLines* lines) {
+  for (int c = 0; c < columns; c += kBlock) {
+    __m256i of_rows[2], of_columns[2];
+    Scales32 scales;
+    square_maxima(work, c, of_rows, of_columns);
+    find_scales(of_columns[0], of_columns[1], pair.bias, &scales);
+    uint8_t* codes = &lines->along_m[c][m / 2];
+    square_along_m(work, c, scales.references, ahead, codes);
+    if (scales.special) {
+      mend_blocks(pair.along_m, scales.special, k + c, row, scales.bytes, codes, kLine);
+    }
+    __builtin_memcpy(&lines->scales_m[m / kBlock][c], scales.bytes, kBlock);
+
+    find_scales(of_rows[0], of_rows[1], pair.bias, &scales);
+    codes = &lines->along_k[0][c / 2];
+    square_along_k(work, c, scales.references, codes);
+    if (scales.special) {
+      mend_blocks(pair.along_k, scales.special, row, k + c, scales.bytes, codes, kChunkColumns / 2);
+    }
+    __builtin_memcpy(lines->scales_k[c / kBlock], scales.bytes, kBlock);
+  }
 }
 
-// Up to 128 x 128 elements, whole blocks both ways. Every row is read once, a cache line at a time:
-// with a stride of a power of two, all rows fall into few sets of the cache and do not stay there.
+// Up to 128 rows of a chunk's columns, whole blocks both ways.
+//
+// With a stride of a power of two all rows fall into the same few sets of the caches, which then
+// hold only few of them at once. So every row is read once, several lines of it together; 16 rows
+// of the next 32 are asked for while these are encoded, the others while those are read.
 template <DType dtype>
-void quantize_pair_lines(const QuantizeCall& q, const QuantizeCall& qt, int64_t first, int rows,
-                         int64_t k, int columns, PairLines* lines) {
+void quantize_chunks(const Pair& pair, int64_t first, int rows, int64_t k, int columns,
+                     ChunkWork* work, PairLines* lines) {
+  const QuantizeCall &q = pair.along_k, &qt = pair.along_m;
+  const int64_t size = kElementBytes<dtype>, stride = q.row_stride * size;
+  const char* x = static_cast<const char*>(q.x) + (first * q.row_stride + k) * size;
   for (int m = 0; m < rows; m += kBlock) {
     const int64_t row = first + m;
-    for (int c = 0; c < columns; c += kBlock) {
-      // Two squares on: in this row of squares, the next one, or the next group of columns.
-      int64_t ahead = 2 * kBlock;
-      if (c + ahead >= columns) {
-        ahead =
-            m + kBlock < rows ? kBlock * q.row_stride - 2 * kBlock : 2 * kBlock - m * q.row_stride;
-      }
-      quantize_square<dtype>(q, qt, row, k + c, m, c, ahead, lines);
+    const char* here = x + m * stride;
+    for (int r = 0; r < kBlock; r += kReadRows) {
+      const Ahead later = {here + (r + kBlock / 2) * stride, stride, size};
+      read_rows<dtype>(here + r * stride, stride, columns, r, later, work);
     }
+    // The next rows are below these or, past the last ones, at the top of the next columns.
+    const char* next = m + kBlock < rows ? here + kBlock * stride : x + columns * size;
+    quantize_chunk(pair, *work, row, k, m, columns, Ahead{next, stride, size}, lines);
     for (int r = 0; r < kBlock; ++r) {
-      write_line(lines->along_k[r], columns / 2, q.codes + ((row + r) * q.stored_k + k) / 2);
+      write_lines(lines->along_k[r], columns / 2, pair.streams_k,
+                  q.codes + ((row + r) * q.stored_k + k) / 2);
     }
-    write_scales(lines->scales_k[0], kBlock, kBlock, columns / kBlock, q.stored_k / kBlock,
-                 q.scales + (row * q.stored_k + k) / kBlock);
+    for (int c = 0; c < columns; c += 4 * kBlock) {
+      const int squares = (columns - c) / kBlock;
+      write_scales(lines->scales_k[c / kBlock], kBlock, kBlock, squares, q.stored_k / kBlock,
+                   q.scales + (row * q.stored_k + k + c) / kBlock);
+    }
   }
   for (int c = 0; c < columns; ++c) {
-    write_line(lines->along_m[c], rows / 2, qt.codes + ((k + c) * qt.stored_k + first) / 2);
+    write_lines(lines->along_m[c], rows / 2, pair.streams_m,
+                qt.codes + ((k + c) * qt.stored_k + first) / 2);
   }
-  write_scales(lines->scales_m[0], kPairColumns, columns, rows / kBlock, qt.stored_k / kBlock,
+  write_scales(lines->scales_m[0], kChunkColumns, columns, rows / kBlock, qt.stored_k / kBlock,
                qt.scales + (k * qt.stored_k + first) / kBlock);
 }
 
 template <DType dtype>
-void pair_of(const QuantizeCall& q, const QuantizeCall& qt, int64_t first, int rows,
+void pair_of(const QuantizeCall& along_k, const QuantizeCall& along_m, int64_t first, int rows,
              int64_t k_begin, int64_t k_end) {
+  ChunkWork work;
   PairLines lines;
-  for (int64_t k = k_begin; k < k_end; k += kPairColumns) {
-    const int columns = k_end - k < kPairColumns ? static_cast<int>(k_end - k) : kPairColumns;
-    quantize_pair_lines<dtype>(q, qt, first, rows, k, columns, &lines);
+  const Pair pair = {along_k, along_m, along_k.rounding_bias >> 16, streams_whole_lines(along_k),
+                     streams_whole_lines(along_m)};
+  for (int64_t k = k_begin; k < k_end; k += kChunkColumns) {
+    const int columns = k_end - k < kChunkColumns ? static_cast<int>(k_end - k) : kChunkColumns;
+    quantize_chunks<dtype>(pair, first, rows, k, columns, &work, &lines);
   }
   _mm_sfence();
 }
 
-void fast_pair(const QuantizeCall& q, const QuantizeCall& qt, int64_t first, int rows,
+void fast_pair(const QuantizeCall& along_k, const QuantizeCall& along_m, int64_t first, int rows,
                int64_t k_begin, int64_t k_end) {
-  if (q.dtype == DType::kFloat32) {
-    return pair_of<DType::kFloat32>(q, qt, first, rows, k_begin, k_end);
+  switch (along_k.dtype) {
+    case DType::kFloat32:
+      return pair_of<DType::kFloat32>(along_k, along_m, first, rows, k_begin, k_end);
+    case DType::kFloat16:
+      return pair_of<DType::kFloat16>(along_k, along_m, first, rows, k_begin, k_end);
+    default:
+      return pair_of<DType::kBFloat16>(along_k, along_m, first, rows, k_begin, k_end);
   }
-  if (q.dtype == DType::kFloat16) {
-    return pair_of<DType::kFloat16>(q, qt, first, rows, k_begin, k_end);
-  }
-  pair_of<DType::kBFloat16>(q, qt, first, rows, k_begin, k_end);
 }
 
 QuantizeKernels quantize_kernels() { return {quantize_strip, fast_row, fast_pair}; }

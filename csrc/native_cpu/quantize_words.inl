@@ -18,8 +18,9 @@
 constexpr int kLeastFastByte = 3;
 constexpr uint16_t kInfinityBits = 0x7F80;
 constexpr int kLine = 64;
-constexpr int kRunBlocks = 16;     // blocks along K whose scales are found together
-constexpr int kPairColumns = 128;  // columns whose codes along K fill a cache line
+constexpr int kRunBlocks = 16;      // blocks along K whose scales are found together
+constexpr int kChunkColumns = 256;  // columns of a pair that are read together
+constexpr int kReadRows = 4;        // rows of them
 constexpr int kPrefetchElements = 1024;
 
 // What positions are subtracted from is kReferenceOfByteZero + 4 * byte: 127 then stands for the
@@ -40,8 +41,8 @@ constexpr int64_t kElementBytes = dtype == DType::kFloat32 ? 4 : 2;
 template <DType dtype>
 inline void prefetch_block(const void* x, int64_t i) {
   const char* p = static_cast<const char*>(x) + i * kElementBytes<dtype>;
-  _mm_prefetch(p, _MM_HINT_T0);
-  if (dtype == DType::kFloat32) _mm_prefetch(p + kLine, _MM_HINT_T0);
+  _mm_prefetch(p, _MM_HINT_T1);
+  if (dtype == DType::kFloat32) _mm_prefetch(p + kLine, _MM_HINT_T1);
 }
 
 // Scale bytes from 16 blocks' maxima, and what positions are subtracted from; lanes of `special`
@@ -85,3 +86,17 @@ inline void find_scales(__m256i amax0, __m256i amax1, int bias, Scales32* out) {
                      _mm256_permute4x64_epi64(_mm256_packus_epi16(low.bytes, high.bytes), 0xD8));
   out->special = lane_mask(low.special) | lane_mask(high.special) << 16;
 }
+
+// Rows of a chunk that are read later, of 256 columns each.
+struct Ahead {
+  const char* first;
+  int64_t stride;  // bytes
+  int64_t size;    // bytes of an element
+
+  // Asks for 32 columns of a row.
+  void ask(int row, int column) const {
+    const char* p = first + row * stride + column * size;
+    _mm_prefetch(p, _MM_HINT_T1);
+    if (size == 4) _mm_prefetch(p + kLine, _MM_HINT_T1);
+  }
+};
