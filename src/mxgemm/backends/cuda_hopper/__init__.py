@@ -44,7 +44,7 @@ class CudaHopper(Backend):
     """Own kernels, compiled on first use."""
 
     name: ClassVar[str] = "cuda_hopper"
-    computes_in_torch: ClassVar[bool] = False
+    calls_torch: ClassVar[bool] = False
 
     def probe(self) -> Rejection | None:
         return _probe()
