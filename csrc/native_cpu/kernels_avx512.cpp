@@ -393,7 +393,7 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
 
 #include "finish.inl"
 #include "interleave_x86.inl"
-#include "quantize_avx2.inl"
+#include "quantize_avx512.inl"
 #include "row_major_avx512.inl"
 #include "weight_only_avx512.inl"
 #include "weight_only_rows.inl"

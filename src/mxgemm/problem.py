@@ -50,6 +50,17 @@ class OperandSpec:
         """Whether the operand holds values in high precision, which A may."""
         return isinstance(self.format, PlainFormat)
 
+    def describes(self, tensor: MXTensor | PlainOperand) -> bool:
+        """Return whether this is the spec of `tensor`; cheaper than to make that one and compare,
+        because the two mostly share their parts.
+        """
+        return (
+            self.prepared_by is None
+            and (self.format is tensor.format or self.format == tensor.format)
+            and (self.layout is tensor.layout or self.layout == tensor.layout)
+            and (self.rotation is tensor.rotation or self.rotation == tensor.rotation)
+        )
+
     def __str__(self) -> str:
         if self.is_plain:
             return self.format.name
