@@ -139,3 +139,18 @@ def test_cut_off_line_is_reported_and_the_rest_compared(make_run, tmp_path, caps
     path.write_text(path.read_text()[:-20])
     assert command(path, path) == 0
     assert "the last line was cut off" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_modelled_rows_are_never_matched(make_run, tmp_path, capsys):
+    measured = make_run(0)
+    models = [replace(row, status="modelled") for row in measured]
+    with pytest.raises(ResultsError, match="needs at least one timed row that both files hold"):
+        compare.across(measured, models)
+    with pytest.raises(ResultsError, match="needs at least one timed row"):
+        compare.across(models, models)
+    renamed = [replace(row, variant="native/modelled") for row in models]
+    with pytest.raises(ResultsError, match="times both native and native/modelled"):
+        compare.within([*measured, *renamed], "native", "native/modelled")
+    path = write(tmp_path / "rows.jsonl", [*measured, *renamed])
+    assert command(path, path) == 0
+    assert "15 modelled rows are left out" in capsys.readouterr().err.replace("\n", " ")

@@ -91,9 +91,29 @@ def test_devices_never_share_a_figure(make_run):
     assert {"cpu-roofline", "sm_999-roofline"} <= set(drawn)
 
 
-def test_modelled_rows_are_marked():
-    modelled = make_row("kernel", [0.5], status="modelled")
-    assert figures.label(modelled) == "kernel (modelled)"
+def test_modelled_rows_are_marked_in_every_figure():
+    names = {"kernel": [0.5], "kernel/prepared": [0.4]}
+    measured = [make_row("peer", [1.0, 1.0], baseline="peer"), make_row("native", [2.0, 2.0])]
+    models = [
+        make_row(name, samples, status="modelled", baseline="kernel", m=m, case=f"m{m}")
+        for name, samples in names.items()
+        for m in (8, 16)
+    ]
+    rows = with_speedups([*measured, *models])
+    assert [row.speedup for row in rows if row.variant == "kernel/prepared"] == [1.25, 1.25]
+    for name in ("geomean_by_pass", "speedup_over_k", "tflops_over_m"):
+        figure = figures.FIGURES[name](rows)
+        texts = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+        assert "kernel/prepared (modelled)" in texts
+        assert not texts & set(names)
+
+
+def test_modelled_time_is_not_compared_with_a_measured_one():
+    rows = [
+        make_row("peer", [1.0], baseline="peer"),
+        make_row("kernel", [0.5], status="modelled", baseline="peer"),
+    ]
+    assert with_speedups(rows)[1].speedup is None
 
 
 def test_report_is_one_self_contained_page(make_run, tmp_path):
@@ -106,6 +126,7 @@ def test_report_is_one_self_contained_page(make_run, tmp_path):
     assert text.count("<svg") == text.count("<figure>") >= 4
     assert "SHAPE: &lt;k&gt; &amp; more" in text
     assert 'class="modelled"' in text
+    assert "kernel (modelled)" in text
     outside = re.findall(r'(?:src|href)="(?!#)([^"]+)"', text)
     assert outside == []
 

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from mxgemm.bench import results, spread
 from mxgemm.bench.errors import BenchError, ResultsError
-from mxgemm.bench.results import TIMED, Row
+from mxgemm.bench.results import MODELLED, TIMED, Row
 from mxgemm.bench.spread import Estimate
 
 FAMILY_CONFIDENCE = 0.99
@@ -266,6 +266,12 @@ def _load(path: Path, errors: Console) -> tuple[Row, ...]:
     if found.cut_off:
         errors.print(
             f"{escape(str(path))}: the last line was cut off and is left out", soft_wrap=True
+        )
+    if modelled := sum(row.status == MODELLED for row in found.rows):
+        errors.print(
+            f"{escape(str(path))}: {modelled} modelled rows are left out; only measured times are "
+            "compared",
+            soft_wrap=True,
         )
     return found.rows
 

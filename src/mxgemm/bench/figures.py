@@ -24,7 +24,7 @@ from rich.markup import escape
 
 from mxgemm.bench import results, spread
 from mxgemm.bench.errors import BenchError, ResultsError
-from mxgemm.bench.results import MODELLED, TIMED, Row
+from mxgemm.bench.results import TIMED, Row
 
 EXIT_OK, EXIT_ERROR = 0, 2
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
@@ -74,15 +74,14 @@ def timed_gemms(rows: Iterable[Row]) -> list[Row]:
 
 def label(row: Row) -> str:
     """Return the name under which a row is drawn: its variant, with what sets it apart."""
-    parts = [row.variant] + (["with quantize"] if row.stage == "total" else [])
-    return " ".join(parts + (["(modelled)"] if row.status == MODELLED else []))
+    return f"{row.who} with quantize" if row.stage == "total" else row.who
 
 
 def geomean_by_pass(rows: Sequence[Row]) -> Any:
     """Return bars of the geometric-mean speed-up by pass and variant, with the parity line."""
-    drawn = [row for row in _against_baseline(rows) if row.status == TIMED]
+    drawn = _against_baseline(rows)
     if not drawn:
-        raise NothingToDraw("geomean_by_pass: needs timed rows with a speed-up, got none")
+        raise NothingToDraw("geomean_by_pass: needs rows with a speed-up, got none")
     groups: dict[tuple[str, str], list[float]] = {}
     for row in drawn:
         groups.setdefault((row.pass_name, label(row)), []).append(row.speedup or 0.0)

@@ -84,6 +84,12 @@ class Operands:
         return rows, self.source_a[rows].double() @ self.source_b.double().t()
 
 
+def expected_product(a: torch.Tensor, b: torch.Tensor, accumulation: Accumulation) -> Expected:
+    """Return what A @ B.T must be, for A [M, K] and B [N, K] that FP64 holds exactly."""
+    product, magnitude = exact_product(a, b)
+    return Expected(product, magnitude, a.shape[1], accumulation)
+
+
 def exact_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return A @ B.T and |A| @ |B|.T in FP64."""
     a, b = a.double(), b.double()

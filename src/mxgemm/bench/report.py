@@ -139,7 +139,7 @@ def _all_rows(rows: Sequence[Row]) -> str:
         oracle = f"{row.oracle['worst']:.2g}" if row.oracle else ""
         kind = "modelled" if row.status == MODELLED else ""
         plan = f"{row.layout} {row.plan}".strip()
-        cells = (row.case, row.variant, row.stage, plan, tables.milliseconds(row), rate)
+        cells = (row.case, row.who, row.stage, plan, tables.milliseconds(row), rate)
         lines.append((kind, (*cells, share, speedup, oracle)))
     header = (
         "case",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from mxgemm.bench import spread
-from mxgemm.bench.results import MODELLED, TIMED, Row
+from mxgemm.bench.results import MODELLED, Row
 
 
 def row_line(row: Row) -> str:
@@ -34,11 +34,13 @@ def milliseconds(row: Row) -> str:
 
 
 def speedups(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[float]]:
-    """Return the speed-ups of timed rows by (variant, stage, pass), without the baseline's own."""
+    """Return the speed-ups by (variant, stage, pass), without the baseline's own; modelled ones
+    under a name that says so.
+    """
     found: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
-        if row.status == TIMED and row.speedup is not None and row.variant != row.baseline:
-            found.setdefault((row.variant, row.stage, row.pass_name), []).append(row.speedup)
+        if row.speedup is not None and row.variant != row.baseline:
+            found.setdefault((row.who, row.stage, row.pass_name), []).append(row.speedup)
     return found
 
 
