@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from mxgemm import devices, dequantize, quantize
+from mxgemm import dequantize, devices, quantize
 from mxgemm.bench import cases, error_bound, operands, variants
+from mxgemm.bench.errors import Unavailable
 from mxgemm.bench.peers import ggml, openvino
-from mxgemm.bench.variants import Unavailable
 
 pytestmark = pytest.mark.host
 CPU = devices.DeviceSpec.of("cpu")

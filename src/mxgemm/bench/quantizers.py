@@ -13,8 +13,9 @@ from collections.abc import Callable
 import torch
 
 from mxgemm.bench.cases import QUANTIZE, Case
+from mxgemm.bench.errors import Unavailable
 from mxgemm.bench.operands import Operands
-from mxgemm.bench.variants import Call, Unavailable, Variant, Work
+from mxgemm.bench.variants import Call, Variant, Work
 from mxgemm.devices import DeviceSpec
 from mxgemm.formats import MXFP4
 from mxgemm.quantizers import QuantizeOptions, quantize, quantize_pair, reference

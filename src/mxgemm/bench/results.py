@@ -262,9 +262,7 @@ def with_speedups(rows: Iterable[Row]) -> tuple[Row, ...]:
     time with a modelled one only.
     """
     rows = tuple(rows)
-    base = {
-        (r.case, r.stage, r.status): r for r in rows if r.variant == r.baseline and r.has_time
-    }
+    base = {(r.case, r.stage, r.status): r for r in rows if r.variant == r.baseline and r.has_time}
 
     def finished(row: Row) -> Row:
         reference = base.get((row.case, reference_stage(row.stage), row.status))

@@ -20,8 +20,7 @@ import torch
 from mxgemm import devices
 from mxgemm.bench import environment, error_bound, operands, roofs, timing, variants
 from mxgemm.bench.cases import TORCH, TORCH_BASELINES, Case, Suite
-from mxgemm.bench.distributions import DistributionUnavailable
-from mxgemm.bench.errors import BenchError
+from mxgemm.bench.errors import BenchError, Unavailable
 from mxgemm.bench.results import (
     FAILED,
     MODELLED,
@@ -33,16 +32,10 @@ from mxgemm.bench.results import (
     RowWriter,
     with_speedups,
 )
-from mxgemm.bench.variants import Unavailable, Variant, Work
+from mxgemm.bench.variants import Variant, Work
 from mxgemm.errors import BackendUnavailable, Hazard, LayoutMismatch, UnsupportedProblem
 
-REFUSALS = (
-    Unavailable,
-    UnsupportedProblem,
-    BackendUnavailable,
-    LayoutMismatch,
-    DistributionUnavailable,
-)
+REFUSALS = (Unavailable, UnsupportedProblem, BackendUnavailable, LayoutMismatch)
 ERRORS = (RuntimeError, ValueError, TypeError, MemoryError, ImportError, AttributeError, Hazard)
 """What a contender may raise without ending the run: torch reports shapes, dtypes and memory so,
 and another version of a peer's library lacks what this one was written for."""

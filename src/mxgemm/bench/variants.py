@@ -23,7 +23,7 @@ from mxgemm import dispatch, layouts
 from mxgemm.backends.base import GemmPlan, PreparedOperand
 from mxgemm.bench.cases import Case
 from mxgemm.bench.error_bound import Expected
-from mxgemm.bench.errors import BenchError, SuiteError
+from mxgemm.bench.errors import SuiteError, Unavailable
 from mxgemm.bench.operands import Operands
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import EpilogueArgs
@@ -43,10 +43,6 @@ class ModelsTime(Protocol):
 
     def modelled_ms(self, plan: GemmPlan) -> float:
         """Return the modelled time of one launch in milliseconds."""
-
-
-class Unavailable(BenchError):
-    """A variant cannot do a case or a stage here; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

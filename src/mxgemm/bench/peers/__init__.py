@@ -11,9 +11,7 @@ from mxgemm.bench.peers import ggml, openvino, torch_products, torchao
 from mxgemm.bench.peers.base import Peer
 
 PEERS = {
-    peer.name: peer
-    for module in (torch_products, torchao, openvino, ggml)
-    for peer in module.PEERS
+    peer.name: peer for module in (torch_products, torchao, openvino, ggml) for peer in module.PEERS
 }
 """Peers by name; a further one is one entry of its module."""
 

@@ -1,4 +1,4 @@
-"""What every peer shares: a product of its own, the devices it exists for, its exact operands."""
+"""What every peer shares: a product of its own, and the devices and libraries that it needs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import importlib.util
 from collections.abc import Callable
 from types import ModuleType
 
-import torch
-
 from mxgemm.bench.cases import Case
+from mxgemm.bench.errors import Unavailable
 from mxgemm.bench.operands import Operands
-from mxgemm.bench.variants import Unavailable, Variant, Work
+from mxgemm.bench.variants import Variant, Work
 from mxgemm.devices import DeviceSpec
-from mxgemm.quantizers import dequantize
-from mxgemm.tensor import MXTensor
 
 EXTRA = "bench-peers"
 """The extra of this package that installs every peer which PyPI has."""
@@ -63,15 +60,3 @@ def require(module: str, package: str) -> ModuleType:
             f"not installed: needs {package}, got none; pip install {package} or 'mxgemm[{EXTRA}]'"
         )
     return importlib.import_module(module)
-
-
-def dequantize_exactly(tensor: MXTensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the values [rows, K] in `dtype`.
-
-    Raises:
-        Unavailable: `dtype` does not hold them, because a scale is beyond its exponents.
-    """
-    values = dequantize(tensor, dtype)
-    if not torch.equal(values.double(), dequantize(tensor, torch.float64)):
-        raise Unavailable(f"{str(dtype)[6:]} does not hold these MXFP4 values exactly")
-    return values

@@ -19,12 +19,12 @@ import torch
 
 from mxgemm.bench.cases import Case
 from mxgemm.bench.error_bound import FP32
+from mxgemm.bench.errors import Unavailable
 from mxgemm.bench.operands import Operands, expected_product
-from mxgemm.bench.peers.base import CPU, Peer, dequantize_exactly, require
-from mxgemm.bench.variants import Call, Unavailable, Work
+from mxgemm.bench.peers.base import CPU, Peer, require
+from mxgemm.bench.variants import Call, Work
 from mxgemm.devices import DeviceSpec
 from mxgemm.numerics import e2m1
-from mxgemm.quantizers import dequantize
 from mxgemm.tensor import MXTensor
 
 PLAIN, REPACKED = "CPU", "CPU_REPACK"
@@ -37,14 +37,16 @@ Q8_0_SCALE_BYTES = 2
 def _variant(buffers: str) -> Callable[[Case, Operands, DeviceSpec], Work]:
     def work(case: Case, operands: Operands, device: DeviceSpec) -> Work:
         require("ggml", "ggml-python")
-        x, b = dequantize_exactly(operands.a, torch.float32), operands.b
+        x, b = operands.values("a", torch.float32), operands.b
         weight = blocks(b)
         return Work(
             make=lambda: Product(weight, x, buffers).call(),
             bytes_moved=x.nbytes + b.nbytes + case.m * case.n * torch.float32.itemsize,
             plan=f"mul_mat mxfp4 x q8_0, weight in {buffers} buffers",
             layout="17-byte blocks" if buffers == PLAIN else "interleaved outside the call",
-            expected=lambda: expected_product(rounded(x), dequantize(b, torch.float64), FP32),
+            expected=lambda: expected_product(
+                rounded(x), operands.values("b", torch.float64), FP32
+            ),
         )
 
     return work

@@ -16,9 +16,10 @@ import torch
 
 from mxgemm.bench.cases import Case
 from mxgemm.bench.error_bound import FP32
+from mxgemm.bench.errors import Unavailable
 from mxgemm.bench.operands import Operands
-from mxgemm.bench.peers.base import CPU, Peer, dequantize_exactly, require
-from mxgemm.bench.variants import Unavailable, Work
+from mxgemm.bench.peers.base import CPU, Peer, require
+from mxgemm.bench.variants import Work
 from mxgemm.devices import DeviceSpec
 from mxgemm.tensor import MXTensor
 
@@ -29,7 +30,7 @@ PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 def _variant(dtype: torch.dtype) -> Callable[[Case, Operands, DeviceSpec], Work]:
     def work(case: Case, operands: Operands, device: DeviceSpec) -> Work:
         _need(dtype)
-        x, b = dequantize_exactly(operands.a, dtype), operands.b
+        x, b = operands.values("a", dtype), operands.b
         return Work(
             make=lambda: Product(x.clone(), b.clone()).call,
             bytes_moved=x.nbytes + b.nbytes + case.m * case.n * dtype.itemsize,
@@ -98,8 +99,8 @@ class Product:
         values = ops.multiply(ops.convert(elements, wide), ops.convert(powers, wide))
         shape = ops.constant(np.array([rows, k], dtype=np.int64))
         x = ops.parameter(list(self.x.shape), wide)
-        product = ops.matmul(x, ops.reshape(values, shape, special_zero=False), False, True)
-        return ov.Model([ops.result(product)], [x])
+        y = ops.reshape(values, shape, special_zero=False)
+        return ov.Model([ops.result(ops.matmul(x, y, transpose_a=False, transpose_b=True))], [x])
 
     def _shared(self, tensor: torch.Tensor, kind: str, per_byte: int = 1) -> Any:
         """Return an OpenVINO tensor of type `kind` on the memory of `tensor`."""

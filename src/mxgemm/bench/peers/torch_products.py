@@ -11,9 +11,10 @@ import torch
 from mxgemm.backends.base import Accumulation
 from mxgemm.bench.cases import Case
 from mxgemm.bench.error_bound import FP32, FP64
+from mxgemm.bench.errors import Unavailable
 from mxgemm.bench.operands import Operands, expected_product
-from mxgemm.bench.peers.base import CPU, CUDA, Peer, dequantize_exactly
-from mxgemm.bench.variants import Call, Unavailable, Work
+from mxgemm.bench.peers.base import CPU, CUDA, Peer
+from mxgemm.bench.variants import Call, Work
 from mxgemm.devices import DeviceSpec
 from mxgemm.numerics import e2m1
 from mxgemm.quantizers import dequantize
@@ -37,7 +38,7 @@ def accumulation_of(device: DeviceSpec) -> Accumulation:
 
 def _mm(dtype: torch.dtype) -> Callable[[Case, Operands, DeviceSpec], Work]:
     def work(case: Case, operands: Operands, device: DeviceSpec) -> Work:
-        x, y = dequantize_exactly(operands.a, dtype), dequantize_exactly(operands.b, dtype)
+        x, y = operands.values("a", dtype), operands.values("b", dtype)
         out_bytes = case.m * case.n * dtype.itemsize
         # FP32 products on CUDA run in FP32 as long as TF32 is off, which the runner sees to.
         accumulation = FP32 if dtype == torch.float32 else accumulation_of(device)
@@ -84,8 +85,7 @@ def _bf16_prepacked(case: Case, operands: Operands, device: DeviceSpec) -> Work:
         raise Unavailable(
             f"torch_bf16_prepacked: oneDNN's bfloat16 linear needs AVX-512, got {capability}"
         )
-    x = dequantize_exactly(operands.a, torch.bfloat16)
-    y = dequantize_exactly(operands.b, torch.bfloat16)
+    x, y = operands.values("a", torch.bfloat16), operands.values("b", torch.bfloat16)
 
     def make() -> Call:
         mine = x.clone()

@@ -41,7 +41,7 @@ def _work(case: Case, operands: Operands, device: DeviceSpec) -> Work:
     return Work(
         make=make,
         bytes_moved=a.nbytes + b.nbytes + case.m * case.n * torch.bfloat16.itemsize,
-        plan="MXTensor, KernelPreference.EMULATED: dequantize both in every call, torch.mm bfloat16",
+        plan="MXTensor, emulated: dequantize both in every call, torch.mm bfloat16",
         layout=str(a.layout),
         expected=lambda: operands.expected(accumulation_of(device)),
     )
