@@ -80,7 +80,12 @@ def _products(size: int, where: torch.device) -> dict[str, Callable[[], object]]
         one = torch.ones((), device=where)
         eighth = x.to(torch.float8_e4m3fn)
         products["float8_e4m3fn"] = lambda: torch._scaled_mm(
-            eighth, eighth.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+            eighth,
+            eighth.t(),
+            scale_a=one,
+            scale_b=one,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
         )
     return products
 

@@ -44,6 +44,23 @@ def speedups(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[float]]:
     return found
 
 
+def by_pass(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the header and the lines of a table of geometric-mean speed-ups, a column a pass; each
+    cell with the least and the most of its cases.
+    """
+    found = speedups(rows)
+    passes = list(dict.fromkeys(key[2] for key in found))
+    lines = []
+    for variant, stage in sorted({key[:2] for key in found}):
+        cells = []
+        for name in passes:
+            values = found.get((variant, stage, name), [])
+            few = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
+            cells.append(f"{spread.geometric_mean(values):.3g}{few}" if values else "")
+        lines.append((variant, stage, *cells))
+    return ("variant", "stage", *passes), lines
+
+
 def summary(rows: Iterable[Row]) -> Table:
     """Return a table of geometric-mean speed-ups by variant, stage and pass."""
     rows = list(rows)
