@@ -12,8 +12,8 @@ import torch
 
 from mxgemm.bench.cases import QUANTIZE, Case
 from mxgemm.bench.errors import Unavailable
-from mxgemm.bench.peers.base import require
 from mxgemm.bench.operands import Operands
+from mxgemm.bench.peers.base import require
 from mxgemm.bench.variants import Call, Variant, Work
 from mxgemm.devices import DeviceSpec
 from mxgemm.formats import MXFP4

@@ -48,8 +48,8 @@ CERTAIN = 2.0
 """A case is not tried where the rate of a smaller one that was too slow leads to this many times
 `max_call_seconds`."""
 
-EMULATED_FLOPS = 64 << 20
-"""Problems up to this size are run in the emulator and verified; it needs about a minute for it."""
+EMULATED_FLOPS = 2 << 30
+"""Products up to this size are run in the emulator and verified, which takes a few seconds."""
 
 
 class DeviceLost(BenchError):
