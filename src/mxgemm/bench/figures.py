@@ -496,8 +496,8 @@ def run(args: argparse.Namespace) -> int:
                     figure.savefig(path, format=suffix, dpi=150)
         close_all()
     except (MXError, OSError) as error:
-        text = unwritten(args.output, error) if isinstance(error, OSError) else str(error)
-        console.print(f"[bold]mxgemm figures:[/] {escape(text)}", soft_wrap=True)
+        text = escape(failure(args.output, error))
+        console.print(f"[bold]mxgemm figures:[/] {text}", soft_wrap=True)
         return EXIT_ERROR
     for reason in reasons:
         console.print(f"left out: {escape(reason)}")
@@ -507,9 +507,11 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def unwritten(target: Path, error: OSError) -> str:
+def failure(target: Path, error: MXError | OSError) -> str:
     """Return the line that says why an output is not there."""
-    return f"output {target}: cannot be written: {error.strerror}"
+    if isinstance(error, OSError):
+        return f"output {target}: cannot be written: {error.strerror}"
+    return str(error)
 
 
 def read_all(paths: Iterable[Path], console: Console) -> list[Row]:

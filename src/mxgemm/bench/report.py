@@ -181,9 +181,8 @@ def run(args: argparse.Namespace) -> int:
         with atomic_write.output_file(args.output, force=True) as path:
             path.write_text(text, encoding="utf-8")
     except (MXError, OSError) as error:
-        is_os = isinstance(error, OSError)
-        reason = figures.unwritten(args.output, error) if is_os else str(error)
-        console.print(f"[bold]mxgemm report:[/] {escape_markup(reason)}", soft_wrap=True)
+        reason = escape_markup(figures.failure(args.output, error))
+        console.print(f"[bold]mxgemm report:[/] {reason}", soft_wrap=True)
         return EXIT_ERROR
     if args.json:
         sys.stdout.write(json.dumps({"report": str(args.output), "rows": len(rows)}) + "\n")
