@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -297,12 +298,14 @@ def test_large_emulated_product_is_modelled_without_being_run(path, modelled, mo
 
 
 def test_slow_variant_is_not_called_again_on_greater_cases(path, broken, monkeypatch):
-    calls = []
+    calls, now = [], [0.0]
 
     def launch(self, plan, a, b, out, args):
         calls.append(plan.problem.m)
-        time.sleep(0.05)
+        now[0] += 0.05
 
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=time.monotonic)
+    monkeypatch.setattr(runner, "time", clock)
     monkeypatch.setattr(Broken, "launch", launch)
     made = suite(
         {"kind": "square", "sizes": [64, 32, 96]},
@@ -315,8 +318,8 @@ def test_slow_variant_is_not_called_again_on_greater_cases(path, broken, monkeyp
     assert {row.status for row in rows.values()} == {"too_slow"}
     # At 64 the total is expected to take as long as the product; at 32 an eighth, which is tried.
     assert calls == [64, 32]
-    assert rows[64, "gemm"].reason.startswith("a call takes 0.05")
-    assert rows[96, "gemm"].reason.startswith("not tried: a call would take about 0.1")
+    assert rows[64, "gemm"].reason == "a call takes 0.05 s, above 0.01 s"
+    assert rows[96, "gemm"].reason.startswith("not tried: a call would take about 0.169 s")
 
 
 def test_case_that_would_end_after_the_limit_is_not_begun(path, monkeypatch):

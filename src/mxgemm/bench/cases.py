@@ -128,8 +128,8 @@ class Suite:
         max_call_seconds: a variant whose call takes longer is reported as too slow, and is not
             called any more on cases that would take it longer still.
         max_gflop: cases above it are left out, and counted.
-        time_limit_seconds: no case is begun that, taking as long as the longest before, would end
-            after it.
+        time_limit_seconds: no case is begun that, taking as long as the longest of the last three,
+            would end after it.
     """
 
     name: str

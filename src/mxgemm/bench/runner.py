@@ -6,6 +6,7 @@ run (a full disk, a lost device, Ctrl-C) ends it, and every case that was finish
 
 from __future__ import annotations
 
+import collections
 import datetime as dt
 import itertools
 import time
@@ -47,6 +48,9 @@ pages in does not take that long. On CUDA it may be the compiler."""
 CERTAIN = 2.0
 """A case is not tried where the rate of a smaller one that was too slow leads to this many times
 `max_call_seconds`."""
+
+RECENT_CASES = 3
+"""A next case is expected to take as long as the longest of so many; the very first compiles."""
 
 EMULATED_FLOPS = 2 << 30
 """Products up to this size are run in the emulator and verified, which takes a few seconds."""
@@ -129,7 +133,7 @@ class Runner:
         finished = {(row.key, row.visit) for row in done}
         self.first.update({row.key: row for row in done if row.visit == 0})
         counts = {"done": 0, "resumed": 0, "not_begun": 0}
-        longest = 0.0
+        recent: collections.deque[float] = collections.deque([0.0], RECENT_CASES)
         with machine_state(self.suite.threads):
             self._measure_machine()
             visits = itertools.product(range(self.suite.visits), self.suite.cases)
@@ -138,14 +142,14 @@ class Runner:
                     counts["resumed"] += 1
                     continue
                 case_begun = time.monotonic()
-                if case_begun - begun + longest > self.suite.time_limit_seconds:
+                if case_begun - begun + max(recent) > self.suite.time_limit_seconds:
                     counts["not_begun"] += 1
                     continue
                 progress.case(index, case)
                 rows = self.run_case(case, visit)
                 writer.append(rows)
                 progress.rows(rows)
-                longest = max(longest, time.monotonic() - case_begun)
+                recent.append(time.monotonic() - case_begun)
                 counts["done"] += 1
         operands.forget()
         return Outcome(**counts)
@@ -188,7 +192,7 @@ class Runner:
         }
         if self.suite.baseline == TORCH and self.roofs is not None:
             rates = self.roofs.tflops
-            fast_bf16 = rates.get("bfloat16", 0.0) > rates["float32"]
+            fast_bf16 = rates.get("bfloat16", 0.0) > rates.get("float32", 0.0)
             self.baseline = "torch_bf16" if fast_bf16 else "torch_fp32"
 
     def _stages(self, variant: Variant, case: Case) -> tuple[str, ...]:
