@@ -129,7 +129,7 @@ class BackendVariant(Variant):
             )
         weight_bytes = b.nbytes
         if self.prepared:
-            # An emulated device takes minutes to prepare what a model of time does not look at.
+            # A model of time does not look at what an emulated device would prepare at length.
             weight_bytes = b.nbytes if device.emulated else plan.prepare_b(b).nbytes
             problem = replace(problem, b=replace(problem.b, prepared_by=self.backend))
             plan = dispatch.plan(problem, backend=self.backend)
