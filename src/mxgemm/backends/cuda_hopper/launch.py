@@ -102,15 +102,11 @@ def multiprocessors(device: int) -> int:
 
 
 @functools.cache
-def fold_kernel(device: int, *, few_rows: bool) -> tuple[Kernel, int]:
-    """Return the fold and the rows of one of its blocks: a warp a row, or all of a block's when
-    rows are few.
-    """
-    warps = cfg.FOLD_WARPS if few_rows else 1
+def fold_kernel(device: int, warps: int) -> Kernel:
+    """Return the fold that gives a row this many warps."""
     source = Source(cfg.HERE / "fold.cu", (("MX_WARPS", warps),))
     threads = 32 * cfg.FOLD_WARPS
-    kernel = cuda_driver.load(source, "fold_rows", arch=HOPPER, device=device, threads=threads)
-    return kernel, cfg.FOLD_WARPS // warps
+    return cuda_driver.load(source, "fold_rows", arch=HOPPER, device=device, threads=threads)
 
 
 def fold(
@@ -141,9 +137,10 @@ def fold(
         values += (codes.stride(0), scales.stride(0), rows)
     if len(operands) == 1:
         values += NOTHING_TO_FOLD
-    kernel, rows_per_block = fold_kernel(device, few_rows=padded <= cfg.FEW_ROWS)
+    warps = cfg.fold_warps(padded, k)
     arguments = Packed(FOLD, *values, tickets, num_tickets, k)
-    kernel.launch((padded // rows_per_block, 1), stream, [arguments.address])
+    grid = (padded * warps // cfg.FOLD_WARPS, 1)
+    fold_kernel(device, warps).launch(grid, stream, [arguments.address])
 
 
 def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
