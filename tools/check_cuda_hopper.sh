@@ -3,7 +3,7 @@
 # synccheck (barriers). Needs a Hopper GPU and the CUDA toolkit's compute-sanitizer.
 #
 #   tools/check_cuda_hopper.sh [memcheck|racecheck|synccheck ...]      all of them without an argument
-#   PYTHON=.venv/bin/python tools/check_cuda_hopper.sh racecheck
+#   PYTHON=.venv/bin/python PARTS=quantizations SEED=1 tools/check_cuda_hopper.sh racecheck
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -19,5 +19,5 @@ for check in "${checks[@]}"; do
   esac
   echo "== compute-sanitizer --tool $check ${options[*]} $python tools/hopper_odd_shapes.py"
   compute-sanitizer --tool "$check" "${options[@]}" --error-exitcode 1 --print-limit 20 \
-    "$python" tools/hopper_odd_shapes.py "${SEED:-0}"
+    "$python" tools/hopper_odd_shapes.py --seed "${SEED:-0}" ${PARTS:-}
 done

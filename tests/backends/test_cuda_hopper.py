@@ -211,7 +211,7 @@ def needs_hopper() -> None:
 
 
 def plan_for(a: Operand, b: Operand, **changes: object) -> GemmPlan:
-    spec = mxgemm.matmul.problem_for(a, b, **changes)  # type: ignore[arg-type]
+    spec = mxgemm.problem_for(a, b, **changes)  # type: ignore[arg-type]
     assert BACKEND.check(spec) is None
     return BACKEND.plan(spec)
 

@@ -30,11 +30,13 @@ CODES_PITCH = TILE // 2 + 16
 ROWS_ELEMENTS = THREADS * 4 * 8
 """Elements that a block of quantize_rows takes."""
 
-PAIRS_GROUP = 8
-PAIRS_STAGES = 2
+PAIRS_TILE = (128, 256)
+PAIRS_GROUP = 16
+PAIRS_STAGES = 1
 PAIRS_BLOCKS = 3
 """Blocks of quantize_pairs that share a multiprocessor: what their tiles leave room for."""
-PAIRS_BOX = (TILE, 64)
+PAIRS_COLUMNS = 64
+"""Columns of a part of its tile, which TMA copies."""
 VECTOR_BYTES = 16
 
 QUANTIZE = struct.Struct("@5Pq2Q2I5i4x")
@@ -111,8 +113,14 @@ def source(dtype: torch.dtype, options: QuantizeOptions, *, along_k: bool, along
 
 def plain_source(dtype: torch.dtype, rule: str) -> Source:
     """Return the translation unit of quantize_rows and quantize_pairs."""
-    stages = ("MX_STAGES", PAIRS_STAGES), ("MX_BLOCKS_PER_MULTIPROCESSOR", PAIRS_BLOCKS)
-    return Source(HERE / "quantize_plain.cu", (*block_defines(dtype, rule), *stages))
+    shape = (
+        ("MX_TILE_ROWS", PAIRS_TILE[0]),
+        ("MX_TILE_COLUMNS", PAIRS_TILE[1]),
+        ("MX_GROUP", PAIRS_GROUP),
+        ("MX_STAGES", PAIRS_STAGES),
+        ("MX_BLOCKS_PER_MULTIPROCESSOR", PAIRS_BLOCKS),
+    )
+    return Source(HERE / "quantize_plain.cu", (*block_defines(dtype, rule), *shape))
 
 
 def block_defines(dtype: torch.dtype, rule: str) -> tuple[tuple[str, int], ...]:
@@ -202,10 +210,12 @@ def _launch_pairs(x: torch.Tensor, rule: str, values: Packed, stored_m: int) -> 
     from mxgemm.runtime import cuda_driver
 
     rows, k = x.shape
-    tiles = -(-stored_m // (PAIRS_GROUP * TILE)) * PAIRS_GROUP * -(-k // TILE)
+    tile_rows, tile_columns = PAIRS_TILE
+    tiles = -(-stored_m // (PAIRS_GROUP * tile_rows)) * PAIRS_GROUP * -(-k // tile_columns)
     blocks = min(tiles, PAIRS_BLOCKS * cuda_driver.multiprocessors(x.device.index))
-    tile_map = cuda_driver.tensor_map(x.data_ptr(), x.dtype, rows, k, row_bytes(x), PAIRS_BOX)
-    shared = PAIRS_STAGES * TILE * TILE * x.itemsize
+    box = (tile_rows, PAIRS_COLUMNS)
+    tile_map = cuda_driver.tensor_map(x.data_ptr(), x.dtype, rows, k, row_bytes(x), box)
+    shared = PAIRS_STAGES * tile_rows * tile_columns * x.itemsize
     addresses = [int(tile_map.getPtr()), values.address]
     unit = plain_source(x.dtype, rule)
     _start(unit, "quantize_pairs", x, shared, (blocks, 1), addresses)

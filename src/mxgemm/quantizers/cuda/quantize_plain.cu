@@ -2,24 +2,29 @@
 // where rows can be read in vectors: the common case, bound by memory.
 //
 // quantize_rows    Along K, contiguous: four lanes a block, whole rows read and written in order.
-// quantize_pairs   bfloat16 or float16 along K and along M from one read.
-//   Work       Blocks of 256 threads, as many as fit, walk over tiles of 128 x 128: down kGroup of
-//              them before they go on along K, so that what is written along M fills whole sectors
-//              while it is in L2. A thread takes blocks of 32 elements of a row, then 32 rows of
-//              two neighbouring columns.
+// quantize_pairs   bfloat16 or float16 along M, and along K too unless `codes` is null, from one
+//                  read.
+//   Work       Blocks of 256 threads, as many as fit, walk over tiles: down kGroup of them before
+//              they go on along K, so that what is written along M fills whole lines while it is
+//              in L2. A thread takes blocks of 32 elements of a row, then 32 rows of two
+//              neighbouring columns.
 //   Pipeline   MX_STAGES tiles in shared memory, filled by TMA, which reads zeros outside of x;
-//              the next tile is asked for before this one is quantized.
+//              with 2 the next tile is asked for before this one is quantized, with 1 other blocks
+//              of the multiprocessor are at work meanwhile.
 //   Banks      TMA moves the 16-byte units of a row by its number modulo 8. Lanes read rows or
-//              columns in an order that meets each bank once, and are laid out so that what they
-//              write fills sectors of 32 bytes.
+//              columns in an order that spreads them over the banks. Eight neighbouring lanes,
+//              which is what the memory system takes at once of 16 bytes each, write as few and as
+//              long stretches of rows of the output as the tile has blocks.
 // Limits           k = stored_k is a multiple of 32; rows of x start at multiples of 16 bytes.
 #include "quantize.cuh"
 
-#ifndef MX_STAGES
-#define MX_STAGES 2  // of quantize_pairs
-#endif
-#ifndef MX_BLOCKS_PER_MULTIPROCESSOR
+// Of quantize_pairs; given by cuda/__init__.py.
+#ifndef MX_TILE_ROWS
+#define MX_TILE_ROWS 128
+#define MX_TILE_COLUMNS 256
+#define MX_STAGES 1
 #define MX_BLOCKS_PER_MULTIPROCESSOR 3
+#define MX_GROUP 16
 #endif
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -47,12 +52,14 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
 #if MX_INPUT != 1
 
-constexpr int kGroup = 8;
+constexpr int kGroup = MX_GROUP;
+constexpr int kTileRows = MX_TILE_ROWS, kTileColumns = MX_TILE_COLUMNS;
+constexpr int kRowBlocks = kTileRows / kBlock, kColumnBlocks = kTileColumns / kBlock;
 constexpr int kVector = 8;        // elements of 16 bytes
-constexpr int kHalfColumns = 64;  // a row of a half of the tile is 128 bytes
+constexpr int kPartColumns = 64;  // a row of a part of the tile is 128 bytes
 constexpr int kRowBytes = 128, kVectorBytes = 16;
-constexpr int kHalfBytes = kTile * kRowBytes;
-constexpr int kTileBytes = 2 * kHalfBytes;
+constexpr int kPartBytes = kTileRows * kRowBytes;
+constexpr int kTileBytes = kTileColumns / kPartColumns * kPartBytes;
 constexpr int kUnitsMoved = kRowBytes | kVectorBytes;  // from a row to the next, its units moved
 
 // Where tiles are: `group` counts rows of kGroup tiles, `rest` walks down and then along K.
@@ -62,8 +69,8 @@ struct Place {
   DEVICE void skip(int tiles, int per_group) {
     for (rest += tiles; rest >= per_group; rest -= per_group) ++group;
   }
-  DEVICE int row() const { return (group * kGroup + rest % kGroup) * kTile; }
-  DEVICE int k() const { return rest / kGroup * kTile; }
+  DEVICE int row() const { return (group * kGroup + rest % kGroup) * kTileRows; }
+  DEVICE int k() const { return rest / kGroup * kTileColumns; }
 };
 
 DEVICE void store_block(u8* codes, u8* scales, long long block, const u32 (&words)[4],
@@ -73,14 +80,21 @@ DEVICE void store_block(u8* codes, u8* scales, long long block, const u32 (&word
   scales[block] = scale.byte;
 }
 
-// A thread takes one block of a row; eight lanes two blocks of four rows.
+DEVICE void swap(u32& a, u32& b) {
+  const u32 c = a;
+  a = b;
+  b = c;
+}
+
+// A thread takes one block of a row, neighbouring lanes neighbouring blocks.
 DEVICE void quantize_along_k(const Quantize& q, u32 tile, int row0, int k0) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int block = lane % 2 + lane / 8 % 2 * 2, lane_row = lane / 2 % 4 + lane / 16 * 4;
+  const int block = threadIdx.x % kColumnBlocks;
+  // Blocks whose banks are the same read their vectors in different orders: vector j ^ moved.
+  const int moved = kColumnBlocks == 8 ? block / 2 : block / 2 * 2;
 #pragma unroll 1
-  for (int row = warp * 8 + lane_row; row < kTile; row += kThreads / kBlocks) {
-    const u32 first = tile + block / 2 * kHalfBytes + row * kRowBytes +
-                      ((block % 2 * 4) ^ (row % 8)) * kVectorBytes;
+  for (int row = threadIdx.x / kColumnBlocks; row < kTileRows; row += kThreads / kColumnBlocks) {
+    const u32 first = tile + block / 2 * kPartBytes + row * kRowBytes +
+                      ((block % 2 * 4 + moved) ^ (row % 8)) * kVectorBytes;
     U32x4 x[4];
     u32 sizes = 0;
 #pragma unroll
@@ -89,26 +103,27 @@ DEVICE void quantize_along_k(const Quantize& q, u32 tile, int row0, int k0) {
       sizes = larger_of(sizes, x[j]);
     }
     const Scale scale = scale_of(max(magnitude_bits(sizes, 0), magnitude_bits(sizes, 1)));
-    const Factors factors = factors_of(scale, scale);
+    const Factors factors = factors_of(scale);
     u32 words[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) words[j] = code_word(x[j], factors);
-    if (row0 + row < q.rows && k0 + block * kBlock < q.k) {
-      const long long at =
-          static_cast<long long>(row0 + row) * (q.stored_k / kBlock) + k0 / kBlock + block;
-      store_block(q.codes, q.scales, at, words, scale);
-    }
+    if (row0 + row >= q.rows || k0 + block * kBlock >= q.k) continue;
+    if (moved & 1) swap(words[0], words[1]), swap(words[2], words[3]);
+    if (moved & 2) swap(words[0], words[2]), swap(words[1], words[3]);
+    const long long at =
+        static_cast<long long>(row0 + row) * (q.stored_k / kBlock) + k0 / kBlock + block;
+    store_block(q.codes, q.scales, at, words, scale);
   }
 }
 
-// A thread takes 32 rows of two columns; four lanes the four blocks of rows. It reads row
-// i ^ 2 block in the place of row i, which moves the lanes of a warp into different banks; the rows
+// A thread takes 32 rows of two columns, neighbouring lanes blocks of rows below one another. It
+// reads row i ^ moved in the place of row i, which takes the lanes into different banks; the rows
 // of a word are put in order when its bytes are gathered.
-DEVICE void quantize_along_m(const Quantize& q, u32 tile, int row0, int k0) {
-  const int block = threadIdx.x % kBlocks, column = threadIdx.x / kBlocks * 2;
-  const int unit = column % kHalfColumns / kVector;
-  const u32 first = tile + column / kHalfColumns * kHalfBytes +
-                    (block * kBlock + 2 * block) * kRowBytes + (unit ^ (2 * block)) * kVectorBytes +
+DEVICE void quantize_two_columns(const Quantize& q, u32 tile, int row0, int k0, int column) {
+  const int block = threadIdx.x % kRowBlocks, place = block % 4, moved = 2 * place;
+  const int unit = column % kPartColumns / kVector;
+  const u32 first = tile + column / kPartColumns * kPartBytes +
+                    (block * kBlock + moved) * kRowBytes + (unit ^ moved) * kVectorBytes +
                     column % kVector * 2;
   u32 pairs[kBlock], sizes = 0;
 #pragma unroll
@@ -116,15 +131,12 @@ DEVICE void quantize_along_m(const Quantize& q, u32 tile, int row0, int k0) {
     pairs[i] = load_shared_u32((first ^ (i % 8 * kUnitsMoved)) + i / 8 * 8 * kRowBytes);
   }
 #pragma unroll
-  for (int i = 0; i < kBlock; i += 2) {
-    sizes = larger_pair(larger_pair(sizes, pairs[i]), pairs[i + 1]);
-  }
+  for (int i = 0; i < kBlock; ++i) sizes = larger_pair(sizes, pairs[i]);
   const Scale scales[2] = {scale_of(magnitude_bits(sizes, 0)), scale_of(magnitude_bits(sizes, 1))};
   const Factors factors = factors_of(scales[0], scales[1]);
-  // Selectors of a word's bytes 0 1 4 5 (first column) and 2 3 6 7, byte i at place i ^ block.
-  const u32 moved = block % 2 ? 0x4501 : 0x5410,
-            ordered = block / 2 ? moved << 8 | moved >> 8 : moved;
-  const u32 selector = ordered & 0xFFFF;
+  // Selectors of a word's bytes 0 1 4 5 (first column) and 2 3 6 7, byte i at place i ^ place.
+  const u32 swapped = place % 2 ? 0x4501 : 0x5410;
+  const u32 selector = place / 2 ? (swapped << 8 | swapped >> 8) & 0xFFFF : swapped;
   u32 words[2][4];
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
@@ -132,8 +144,8 @@ DEVICE void quantize_along_m(const Quantize& q, u32 tile, int row0, int k0) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const u32* rows = pairs + 8 * w + 4 * i;
-      four[i] =
-          signed_codes(rows[0], rows[2], factors) + signed_codes(rows[1], rows[3], factors) * 16;
+      four[i] = interleave(signed_codes(rows[0], rows[2], factors),
+                           signed_codes(rows[1], rows[3], factors));
     }
     words[0][w] = permute_bytes(four[0], four[1], selector);
     words[1][w] = permute_bytes(four[0], four[1], selector + 0x2222);
@@ -147,21 +159,32 @@ DEVICE void quantize_along_m(const Quantize& q, u32 tile, int row0, int k0) {
   }
 }
 
+DEVICE void quantize_along_m(const Quantize& q, u32 tile, int row0, int k0) {
+#pragma unroll 1
+  for (int pair = threadIdx.x / kRowBlocks; pair < kTileColumns / 2;
+       pair += kThreads / kRowBlocks) {
+    quantize_two_columns(q, tile, row0, k0, 2 * pair);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads, MX_BLOCKS_PER_MULTIPROCESSOR)
     quantize_pairs(const __grid_constant__ TensorMap x, const __grid_constant__ Quantize q) {
   extern __shared__ __align__(1024) u8 memory[];
   __shared__ __align__(8) u64 filled[MX_STAGES];
   const u32 tiles = shared_address(memory), barriers = shared_address(filled);
-  const int groups = (q.stored_m + kGroup * kTile - 1) / (kGroup * kTile);
-  const int per_group = (q.k + kTile - 1) / kTile * kGroup;
+  const int groups = (q.stored_m + kGroup * kTileRows - 1) / (kGroup * kTileRows);
+  const int per_group = (q.k + kTileColumns - 1) / kTileColumns * kGroup;
   const auto exists = [&](const Place& place) {
     return place.group < groups && place.row() < q.stored_m;
   };
   const auto load = [&](const Place& place, int stage) {
     const u32 barrier = barriers + stage * 8, tile = tiles + stage * kTileBytes;
     mbarrier_expect(barrier, kTileBytes);
-    tma_load(tile, &x, barrier, place.k(), place.row());
-    tma_load(tile + kHalfBytes, &x, barrier, place.k() + kHalfColumns, place.row());
+#pragma unroll
+    for (int part = 0; part < kTileColumns / kPartColumns; ++part) {
+      const int k = place.k() + part * kPartColumns;
+      tma_load(tile + part * kPartBytes, &x, barrier, k, place.row());
+    }
   };
   const bool leads = threadIdx.x == 0;
   if (leads) {
@@ -190,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MX_BLOCKS_PER_MULTIPROCES
     if (MX_STAGES == 2 && leads && exists(next)) load(next, stage ^ 1);
     mbarrier_wait(barriers + stage * 8, count / MX_STAGES & 1);
     const u32 tile = tiles + stage * kTileBytes;
-    quantize_along_k(q, tile, place.row(), place.k());
+    if (q.codes != nullptr) quantize_along_k(q, tile, place.row(), place.k());
     quantize_along_m(q, tile, place.row(), place.k());
     place = next;
     if (!exists(place)) break;

@@ -5,9 +5,9 @@
 //
 //   code = min(2 y, y + 2, y / 2 + 4)   rounded to an integer, ties to even,
 //
-// and rounding commutes with min. Added to 2^7 in bfloat16, 2^10 in float16 or 2^23 in FP32, whose
-// unit there is 1, each line is rounded by the addition itself, and the bits end with the code.
-// 16-bit values go two an instruction.
+// and rounding commutes with min. Added to a power of two whose last place is the line's unit, each
+// line is rounded by the addition itself, and the bits end with the code. 16-bit values go two an
+// instruction.
 #pragma once
 #include "ptx.cuh"
 
@@ -60,9 +60,14 @@ DEVICE Scale scale_of(u32 amax_bits) {
   return scale;
 }
 
-// Nibbles from codes a byte each: `low` and `high` hold codes 0 2 1 3 and 4 6 5 7.
+// Nibbles from codes a byte each, the low ones from `even`; what else the bytes hold is dropped.
+DEVICE u32 interleave(u32 even, u32 odd) {
+  return (even & 0x0F0F0F0Fu) | ((odd << 4) & 0xF0F0F0F0u);
+}
+
+// A word of codes 0..7: `low` and `high` hold codes 0 2 1 3 and 4 6 5 7, a byte each.
 DEVICE u32 nibbles(u32 low, u32 high) {
-  return permute_bytes(low, high, 0x5410) + permute_bytes(low, high, 0x7632) * 16;
+  return interleave(permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632));
 }
 
 #if MX_INPUT == 1
@@ -121,22 +126,16 @@ DEVICE u32 largest_bits(const Eighth& x) {
 
 #if MX_INPUT == 2
 #define MX_PAIR "bf16x2"
-constexpr u32 kMagic = 0x43004300, kHalf = 0x3F003F00, kTwo = 0x40004000;  // 128, 0.5, 2
+constexpr u32 kMagic = 0x42804280, kHalf = 0x3F003F00;  // 64 and 0.5
 #else
 #define MX_PAIR "f16x2"
-constexpr u32 kMagic = 0x64006400, kHalf = 0x38003800, kTwo = 0x40004000;  // 1024, 0.5, 2
+constexpr u32 kMagic = 0x60006000, kHalf = 0x38003800;  // 512 and 0.5
 #endif
-constexpr u32 kUnits = 0x00010001;  // 1 in the last place of both halves
+constexpr u32 kUnits = 0x00010001;  // a half, in the last place of both halves
 
 DEVICE u32 fma_pair(u32 a, u32 b, u32 c) {
   u32 d;
   asm("fma.rn." MX_PAIR " %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
-
-DEVICE u32 add_pair(u32 a, u32 b) {
-  u32 d;
-  asm("add.rn." MX_PAIR " %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
 
@@ -146,11 +145,7 @@ DEVICE u32 multiply_pair(u32 a, u32 b) {
   return d;
 }
 
-DEVICE u32 abs_pair(u32 a) {
-  u32 d;
-  asm("abs." MX_PAIR " %0, %1;" : "=r"(d) : "r"(a));
-  return d;
-}
+DEVICE u32 abs_pair(u32 a) { return a & 0x7FFF7FFFu; }
 
 DEVICE u32 min_u16x2(u32 a, u32 b) {
   u32 d;
@@ -158,12 +153,14 @@ DEVICE u32 min_u16x2(u32 a, u32 b) {
   return d;
 }
 
-// Larger magnitude of each half; a NaN stays the largest.
-DEVICE u32 larger_pair(u32 sizes, u32 pair) {
+DEVICE u32 max_u16x2(u32 a, u32 b) {
   u32 d;
-  asm("max.NaN." MX_PAIR " %0, %1, %2;" : "=r"(d) : "r"(sizes), "r"(abs_pair(pair)));
+  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
+
+// Larger magnitude of each half, as bits: those of a NaN are the largest.
+DEVICE u32 larger_pair(u32 sizes, u32 pair) { return max_u16x2(sizes, abs_pair(pair)); }
 
 // FP32 bits of the low (0) or high (1) half of what larger_pair gave; those of NaN and Inf are
 // kInfinityBits or more.
@@ -172,28 +169,32 @@ DEVICE u32 magnitude_bits(u32 sizes, int part) {
   return __float_as_uint(half_to_float(part ? sizes >> 16 : sizes & 0xFFFFu));
 }
 
-// Of a pair whose halves may belong to two blocks.
+// What a pair is multiplied by on its way to each line; its halves may belong to two blocks.
 struct Factors {
-  u32 factor, rest;
+  u32 whole, half, quarter, rest;
 };
 
 DEVICE Factors factors_of(const Scale& low, const Scale& high) {
-  return {low.factor | high.factor << 16, low.rest | high.rest << 16};
+  const u32 whole = low.factor | high.factor << 16, half = multiply_pair(whole, kHalf);
+  return {whole, half, multiply_pair(half, kHalf), low.rest | high.rest << 16};
 }
 DEVICE Factors factors_of(const Scale& scale) { return factors_of(scale, scale); }
 
-// Codes of a pair's magnitudes in bytes 0 and 2; bytes 1 and 3 hold something else. Powers of two
+// Codes of a pair's magnitudes, if their blocks are finite, in the last bits of bytes 0 and 2. The
+// lines are divided by 2 and their unit is a half: twice a factor could overflow. Powers of two
 // scale exactly wherever rounding looks.
 DEVICE u32 magnitude_codes(u32 pair, const Factors& factors) {
-  u32 y = multiply_pair(abs_pair(pair), factors.factor);
+  u32 y = abs_pair(pair);
   if (MX_INPUT == 3) y = multiply_pair(y, factors.rest);
-  const u32 halves = fma_pair(y, kTwo, kMagic), ones = add_pair(y, kMagic + 2 * kUnits),
-            twos = fma_pair(y, kHalf, kMagic + 4 * kUnits);
+  const u32 halves = fma_pair(y, factors.whole, kMagic),
+            ones = fma_pair(y, factors.half, kMagic + 2 * kUnits),
+            twos = fma_pair(y, factors.quarter, kMagic + 4 * kUnits);
   const u32 code = min_u16x2(min_u16x2(halves, ones), twos);
   return kSaturates ? min_u16x2(code, kMagic + 7 * kUnits) : code;
 }
 
-// Codes of two pairs, a byte each, with their signs: low halves first.
+// Codes of two pairs, a byte each, with their signs: low halves first. Bytes of blocks that are not
+// finite hold anything.
 DEVICE u32 signed_codes(u32 first, u32 second, const Factors& factors) {
   const u32 codes =
       permute_bytes(magnitude_codes(first, factors), magnitude_codes(second, factors), 0x6240);
