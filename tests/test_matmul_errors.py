@@ -40,9 +40,9 @@ REFUSED = {
     "a-tensor": (
         {"a": torch.ones(M, K)},
         TypeError,
-        r"a must be an MXTensor, got Tensor; .*quantize",
+        r"a must be an MXTensor or a prepared operand, got Tensor; .*quantize",
     ),
-    "a-none": ({"a": None}, TypeError, "a must be an MXTensor, got NoneType"),
+    "a-none": ({"a": None}, TypeError, "a must be an MXTensor or a prepared operand, got NoneType"),
     "b-tensor": ({"b": torch.ones(N, K)}, TypeError, "b must be an MXTensor or a prepared operand"),
     "k": ({"b": operand(N, 96)}, ValueError, r"share the contraction K, got 64 .* and 96"),
     "k-pads": (

@@ -112,6 +112,7 @@ def epilogues(generator: torch.Generator) -> int:
 
 
 def quantizations(generator: torch.Generator) -> int:
+    cuda.FEW_TILES = 1  # the kernel of large matrices for all of them
     count = 0
     for (rows, k), dtype, options in itertools.product(
         MATRICES, (torch.float32, torch.bfloat16, torch.float16), OPTIONS

@@ -64,12 +64,22 @@ def test_both_directions_are_the_reference_bit_for_bit(combination) -> None:
 
 
 # The kernels of the plain options: whole tiles and parts of them, more tiles than blocks, one row.
-PLAIN_SIZES = ((1, 32), (3, 96), (128, 128), (129, 4096), (1000, 1056), (2053, 160), (4128, 2080))
+PLAIN_SIZES = (
+    (1, 32),
+    (3, 96),
+    (128, 128),
+    (129, 4096),
+    (1000, 1056),
+    (2053, 160),
+    (4128, 2080),
+    (3080, 4128),
+)
 PLAIN = cases.pairwise((DTYPES, [rule for rule in RULES if rule != "search"], PLAIN_SIZES, KINDS))
 
 
 @pytest.mark.parametrize("combination", PLAIN, ids=lambda c: "-".join(map(str, c)))
-def test_the_plain_kernels_are_the_reference_bit_for_bit(combination) -> None:
+def test_the_plain_kernels_are_the_reference_bit_for_bit(combination, monkeypatch) -> None:
+    monkeypatch.setattr(cuda, "FEW_TILES", 1)
     dtype, rule, (rows, k), kind = combination
     assert_the_reference(matrix(kind, rows, k, dtype), QuantizeOptions(rule=rule))
 
@@ -82,9 +92,10 @@ LEADERS = (4.0, 5.5, 6.0, 6.5, 7.0, 7.96875)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "search"])
 def test_every_16_bit_value_gets_the_reference_code(
-    rule: str, dtype: torch.dtype, exponent: int
+    rule: str, dtype: torch.dtype, exponent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All values of nine binades, in blocks with every leader, at three places of the exponent."""
+    monkeypatch.setattr(cuda, "FEW_TILES", 1)
     sixteen = torch.float16 if dtype is torch.float16 else torch.bfloat16
     values = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(sixteen)
     values = values[(values.abs() >= 2**-6) & (values.abs() < 8)].float()

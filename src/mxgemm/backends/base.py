@@ -325,8 +325,9 @@ class GemmPlan:
     def _check_form(self, what: str, side: Side, operand: MXTensor | torch.Tensor) -> None:
         """Raise unless the backend has a form of its own for this side."""
         if side not in self.backend.prepared_sides:
-            is_high = isinstance(operand, torch.Tensor)
-            got = f"{operand.dtype} {tuple(operand.shape)}" if is_high else repr(operand)
+            got = repr(operand)
+            if isinstance(operand, torch.Tensor):
+                got = f"{operand.dtype} {tuple(operand.shape)}"
             raise UnsupportedProblem(
                 f"{what} on {self.backend.name}: the backend has no prepared form of this operand, "
                 f"got {got}"

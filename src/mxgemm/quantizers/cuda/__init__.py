@@ -34,7 +34,7 @@ PAIRS_SIDE = 256
 PAIRS_BOX = (PAIRS_SIDE, 64)
 PAIRS_RING = 7
 PAIRS_THREADS = 512
-PAIRS_GROUP = 8
+PAIRS_GROUP = 16
 """Tiles of quantize_pairs that lie below one another before it goes on along K."""
 FEW_TILES = 64
 """With fewer tiles quantize_pairs would leave too many multiprocessors idle."""
