@@ -30,13 +30,15 @@ CODES_PITCH = TILE // 2 + 16
 ROWS_ELEMENTS = THREADS * 4 * 8
 """Elements that a block of quantize_rows takes."""
 
-PAIRS_TILE = (128, 256)
-PAIRS_GROUP = 32
-"""Tiles that lie below one another before quantize_pairs goes on along K."""
-PAIRS_BLOCKS = 3
-"""Blocks of quantize_pairs that share a multiprocessor: what their tiles leave room for."""
-PAIRS_COLUMNS = 64
-"""Columns of a part of its tile, which TMA copies."""
+PAIRS_SIDE = 256
+PAIRS_BOX = (PAIRS_SIDE, 64)
+PAIRS_RING = 7
+PAIRS_THREADS = 512
+PAIRS_GROUP = 16
+"""Tiles of quantize_pairs that lie below one another before it goes on along K."""
+FEW_TILES = 64
+"""With fewer tiles quantize_pairs would leave too many multiprocessors idle."""
+
 VECTOR_BYTES = 16
 
 QUANTIZE = struct.Struct("@5Pq2Q2I5i4x")
@@ -113,12 +115,7 @@ def source(dtype: torch.dtype, options: QuantizeOptions, *, along_k: bool, along
 
 def plain_source(dtype: torch.dtype, rule: str) -> Source:
     """Return the translation unit of quantize_rows and quantize_pairs."""
-    shape = (
-        ("MX_TILE_ROWS", PAIRS_TILE[0]),
-        ("MX_TILE_COLUMNS", PAIRS_TILE[1]),
-        ("MX_GROUP", PAIRS_GROUP),
-        ("MX_BLOCKS_PER_MULTIPROCESSOR", PAIRS_BLOCKS),
-    )
+    shape = ("MX_GROUP", PAIRS_GROUP), ("MX_PAIRS_THREADS", PAIRS_THREADS)
     return Source(HERE / "quantize_plain.cu", (*block_defines(dtype, rule), *shape))
 
 
@@ -186,7 +183,7 @@ def _launch(
             if along_m is None and x.is_contiguous():
                 _launch_rows(x, options.rule, values)
                 return
-            if along_m is not None and x.itemsize == 2:
+            if along_m is not None and x.itemsize == 2 and _pairs_tiles(k, stored_m) >= FEW_TILES:
                 _launch_pairs(x, options.rule, values, stored_m)
                 return
         unit = source(x.dtype, options, along_k=along_k is not None, along_m=along_m is not None)
@@ -205,19 +202,21 @@ def _launch_rows(x: torch.Tensor, rule: str, values: Packed) -> None:
     _start(plain_source(x.dtype, rule), "quantize_rows", x, 0, grid, [values.address])
 
 
+def _pairs_tiles(k: int, stored_m: int) -> int:
+    """Return how many tiles quantize_pairs makes of a matrix."""
+    return -(-stored_m // PAIRS_SIDE) * -(-k // PAIRS_SIDE)
+
+
 def _launch_pairs(x: torch.Tensor, rule: str, values: Packed, stored_m: int) -> None:
     from mxgemm.runtime import cuda_driver
 
     rows, k = x.shape
-    tile_rows, tile_columns = PAIRS_TILE
-    tiles = -(-stored_m // (PAIRS_GROUP * tile_rows)) * PAIRS_GROUP * -(-k // tile_columns)
-    blocks = min(tiles, PAIRS_BLOCKS * cuda_driver.multiprocessors(x.device.index))
-    box = (tile_rows, PAIRS_COLUMNS)
-    tile_map = cuda_driver.tensor_map(x.data_ptr(), x.dtype, rows, k, row_bytes(x), box)
-    shared = tile_rows * tile_columns * x.itemsize
+    blocks = min(_pairs_tiles(k, stored_m), cuda_driver.multiprocessors(x.device.index))
+    tile_map = cuda_driver.tensor_map(x.data_ptr(), x.dtype, rows, k, row_bytes(x), PAIRS_BOX)
+    shared = PAIRS_RING * PAIRS_BOX[0] * PAIRS_BOX[1] * x.itemsize
     addresses = [int(tile_map.getPtr()), values.address]
     unit = plain_source(x.dtype, rule)
-    _start(unit, "quantize_pairs", x, shared, (blocks, 1), addresses)
+    _start(unit, "quantize_pairs", x, shared, (blocks, 1), addresses, threads=PAIRS_THREADS)
 
 
 def _start(
@@ -227,11 +226,13 @@ def _start(
     shared: int,
     grid: tuple[int, int],
     addresses: list[int],
+    *,
+    threads: int = THREADS,
 ) -> None:
     from mxgemm.runtime import cuda_driver
 
     device = x.device.index
     kernel = cuda_driver.load(
-        unit, name, arch=HOPPER, device=device, threads=THREADS, shared_bytes=shared
+        unit, name, arch=HOPPER, device=device, threads=threads, shared_bytes=shared
     )
     kernel.launch(grid, cuda_driver.current_stream(device), addresses)

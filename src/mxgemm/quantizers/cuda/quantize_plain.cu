@@ -4,26 +4,23 @@
 // quantize_rows    Along K, contiguous: four lanes a block, whole rows read and written in order.
 // quantize_pairs   bfloat16 or float16 along M, and along K too unless `codes` is null, from one
 //                  read.
-//   Work       Blocks of 256 threads, as many as fit, walk over tiles: down kGroup of them before
-//              they go on along K, so that what is written along M fills whole lines while it is
-//              in L2. A thread takes blocks of 32 elements of a row, then 32 rows of two
-//              neighbouring columns.
-//   Pipeline   One tile in shared memory, filled by TMA, which reads zeros outside of x. While a
-//              block waits for its tile the multiprocessor's other blocks are at work; a second
-//              tile a block instead of a third block was slower (H200, 2026-11-30).
+//   Work       One block of 512 threads a multiprocessor walks over tiles of 256 x 256: down kGroup
+//              of them before it goes on along K, together with all other blocks. A tile is four
+//              parts of 64 columns. A thread takes 32 rows of two columns of the parts as they
+//              come, then blocks of 32 elements of whole rows, so that both outputs are written in
+//              whole lines of 128 bytes, by eight neighbouring lanes: written in halves and
+//              quarters, they cost memory a third of its throughput.
+//   Pipeline   A ring of seven parts in shared memory, filled by TMA, which reads zeros outside of
+//              x; emptied four at a time when a tile is done, while three of the next are there.
 //   Banks      TMA moves the 16-byte units of a row by its number modulo 8. Lanes read rows or
-//              columns in an order that spreads them over the banks. Eight neighbouring lanes,
-//              which is what the memory system takes at once of 16 bytes each, write as few and as
-//              long stretches of rows of the output as the tile has blocks.
+//              columns in an order that spreads them over the banks.
 // Limits           k = stored_k is a multiple of 32; rows of x start at multiples of 16 bytes.
 #include "quantize.cuh"
 
 // Of quantize_pairs; given by cuda/__init__.py.
 #ifndef MX_GROUP
-#define MX_TILE_ROWS 128
-#define MX_TILE_COLUMNS 256
-#define MX_BLOCKS_PER_MULTIPROCESSOR 3
-#define MX_GROUP 32
+#define MX_GROUP 8
+#define MX_PAIRS_THREADS 512
 #endif
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -52,13 +49,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #if MX_INPUT != 1
 
 constexpr int kGroup = MX_GROUP;
-constexpr int kTileRows = MX_TILE_ROWS, kTileColumns = MX_TILE_COLUMNS;
-constexpr int kRowBlocks = kTileRows / kBlock, kColumnBlocks = kTileColumns / kBlock;
-constexpr int kVector = 8;        // elements of 16 bytes
-constexpr int kPartColumns = 64;  // a row of a part of the tile is 128 bytes
+constexpr int kPairsThreads = MX_PAIRS_THREADS;
+constexpr int kSide = 256, kSideBlocks = kSide / kBlock;
+constexpr int kPartColumns = 64, kParts = kSide / kPartColumns;
+constexpr int kRing = 7;    // parts in shared memory
+constexpr int kVector = 8;  // elements of 16 bytes
 constexpr int kRowBytes = 128, kVectorBytes = 16;
-constexpr int kPartBytes = kTileRows * kRowBytes;
-constexpr int kTileBytes = kTileColumns / kPartColumns * kPartBytes;
+constexpr int kPartBytes = kSide * kRowBytes;
 constexpr int kUnitsMoved = kRowBytes | kVectorBytes;  // from a row to the next, its units moved
 
 // Where tiles are: `group` counts rows of kGroup tiles, `rest` walks down and then along K.
@@ -68,8 +65,8 @@ struct Place {
   DEVICE void skip(int tiles, int per_group) {
     for (rest += tiles; rest >= per_group; rest -= per_group) ++group;
   }
-  DEVICE int row() const { return (group * kGroup + rest % kGroup) * kTileRows; }
-  DEVICE int k() const { return rest / kGroup * kTileColumns; }
+  DEVICE int row() const { return (group * kGroup + rest % kGroup) * kSide; }
+  DEVICE int k() const { return rest / kGroup * kSide; }
 };
 
 DEVICE void store_block(u8* codes, u8* scales, long long block, const u32 (&words)[4],
@@ -85,15 +82,24 @@ DEVICE void swap(u32& a, u32& b) {
   b = c;
 }
 
+// The ring: part number `index` of all that a block works on lies in slot index % kRing.
+struct Ring {
+  u32 parts, barriers;
+
+  DEVICE u32 part(int index) const { return parts + index % kRing * kPartBytes; }
+  DEVICE u32 barrier(int index) const { return barriers + index % kRing * 8; }
+  DEVICE void wait(int index) const { mbarrier_wait(barrier(index), index / kRing & 1); }
+};
+
 // A thread takes one block of a row, neighbouring lanes neighbouring blocks.
-DEVICE void quantize_along_k(const Quantize& q, u32 tile, int row0, int k0) {
-  const int block = threadIdx.x % kColumnBlocks;
+DEVICE void quantize_along_k(const Quantize& q, const Ring& ring, int index, int row0, int k0) {
+  const int block = threadIdx.x % kSideBlocks;
+  const u32 part = ring.part(index + block / 2);
   // Blocks whose banks are the same read their vectors in different orders: vector j ^ moved.
-  const int moved = kColumnBlocks == 8 ? block / 2 : block / 2 * 2;
+  const int moved = block / 2;
 #pragma unroll 1
-  for (int row = threadIdx.x / kColumnBlocks; row < kTileRows; row += kThreads / kColumnBlocks) {
-    const u32 first = tile + block / 2 * kPartBytes + row * kRowBytes +
-                      ((block % 2 * 4 + moved) ^ (row % 8)) * kVectorBytes;
+  for (int row = threadIdx.x / kSideBlocks; row < kSide; row += kPairsThreads / kSideBlocks) {
+    const u32 first = part + row * kRowBytes + ((block % 2 * 4 + moved) ^ (row % 8)) * kVectorBytes;
     U32x4 x[4];
     u32 sizes = 0;
 #pragma unroll
@@ -115,14 +121,13 @@ DEVICE void quantize_along_k(const Quantize& q, u32 tile, int row0, int k0) {
   }
 }
 
-// A thread takes 32 rows of two columns, neighbouring lanes blocks of rows below one another. It
-// reads row i ^ moved in the place of row i, which takes the lanes into different banks; the rows
-// of a word are put in order when its bytes are gathered.
-DEVICE void quantize_two_columns(const Quantize& q, u32 tile, int row0, int k0, int column) {
-  const int block = threadIdx.x % kRowBlocks, place = block % 4, moved = 2 * place;
-  const int unit = column % kPartColumns / kVector;
-  const u32 first = tile + column / kPartColumns * kPartBytes +
-                    (block * kBlock + moved) * kRowBytes + (unit ^ moved) * kVectorBytes +
+// A thread takes 32 rows of two columns of a part, neighbouring lanes blocks of rows below one
+// another. It reads row i ^ moved in the place of row i, which takes the lanes into different
+// banks; the rows of a word are put in order when its bytes are gathered.
+DEVICE void quantize_along_m(const Quantize& q, u32 part, int thread, int row0, int k0) {
+  const int block = thread % kSideBlocks, place = block % 4, moved = 2 * place;
+  const int column = thread / kSideBlocks * 2, unit = column / kVector;
+  const u32 first = part + (block * kBlock + moved) * kRowBytes + (unit ^ moved) * kVectorBytes +
                     column % kVector * 2;
   u32 pairs[kBlock], sizes = 0;
 #pragma unroll
@@ -158,56 +163,61 @@ DEVICE void quantize_two_columns(const Quantize& q, u32 tile, int row0, int k0, 
   }
 }
 
-DEVICE void quantize_along_m(const Quantize& q, u32 tile, int row0, int k0) {
-#pragma unroll 1
-  for (int pair = threadIdx.x / kRowBlocks; pair < kTileColumns / 2;
-       pair += kThreads / kRowBlocks) {
-    quantize_two_columns(q, tile, row0, k0, 2 * pair);
-  }
-}
-
-extern "C" __global__ void __launch_bounds__(kThreads, MX_BLOCKS_PER_MULTIPROCESSOR)
+extern "C" __global__ void __launch_bounds__(kPairsThreads, 1)
     quantize_pairs(const __grid_constant__ TensorMap x, const __grid_constant__ Quantize q) {
   extern __shared__ __align__(1024) u8 memory[];
-  __shared__ __align__(8) u64 filled;
-  const u32 tile = shared_address(memory), barrier = shared_address(&filled);
-  const int groups = (q.stored_m + kGroup * kTileRows - 1) / (kGroup * kTileRows);
-  const int per_group = (q.k + kTileColumns - 1) / kTileColumns * kGroup;
-  Place place = {0, 0};
+  __shared__ __align__(8) u64 filled[kRing];
+  const Ring ring = {shared_address(memory), shared_address(filled)};
+  const int groups = (q.stored_m + kGroup * kSide - 1) / (kGroup * kSide);
+  const int per_group = (q.k + kSide - 1) / kSide * kGroup;
   // On to the block's next tile, past those below the matrix that the last group has.
-  const auto advance = [&](int tiles) {
+  const auto advance = [&](Place& place, int tiles) {
     do {
       place.skip(tiles, per_group);
       tiles = gridDim.x;
     } while (place.group < groups && place.row() >= q.stored_m);
   };
-  const auto load = [&] {
-    mbarrier_expect(barrier, kTileBytes);
-#pragma unroll
-    for (int part = 0; part < kTileColumns / kPartColumns; ++part) {
-      const int k = place.k() + part * kPartColumns;
-      tma_load(tile + part * kPartBytes, &x, barrier, k, place.row());
+  Place place = {0, 0};
+  advance(place, blockIdx.x);
+
+  // What the first thread asks for next.
+  Place asked = place;
+  int asked_index = 0;
+  const auto ask = [&](int parts) {
+    for (int i = 0; i < parts && asked.group < groups; ++i) {
+      const u32 barrier = ring.barrier(asked_index);
+      mbarrier_expect(barrier, kPartBytes);
+      const int k = asked.k() + asked_index % kParts * kPartColumns;
+      tma_load(ring.part(asked_index), &x, barrier, k, asked.row());
+      if (++asked_index % kParts == 0) advance(asked, gridDim.x);
     }
   };
 
   // Prologue
-  advance(blockIdx.x);
-  const bool leads = threadIdx.x == 0;
-  if (leads) {
-    mbarrier_init(barrier, 1);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kRing; ++i) mbarrier_init(ring.barrier(i), 1);
     mbarrier_init_fence();
-    if (place.group < groups) load();
+    ask(kRing);
   }
   __syncthreads();
 
   // Steady state
-  for (int phase = 0; place.group < groups; phase ^= 1) {
-    mbarrier_wait(barrier, phase);
-    if (q.codes != nullptr) quantize_along_k(q, tile, place.row(), place.k());
-    quantize_along_m(q, tile, place.row(), place.k());
-    advance(gridDim.x);
-    __syncthreads();  // before the tile's memory is filled again
-    if (leads && place.group < groups) load();
+  constexpr int kPartThreads = kSideBlocks * kPartColumns / 2;
+  const int half = threadIdx.x / kPartThreads, thread = threadIdx.x % kPartThreads;
+  for (int index = 0; place.group < groups; index += kParts) {
+#pragma unroll 1
+    for (int part = half; part < kParts; part += kPairsThreads / kPartThreads) {
+      ring.wait(index + part);
+      const int k0 = place.k() + part * kPartColumns;
+      quantize_along_m(q, ring.part(index + part), thread, place.row(), k0);
+    }
+    if (q.codes != nullptr) {
+      for (int part = 0; part < kParts; ++part) ring.wait(index + part);
+      quantize_along_k(q, ring, index, place.row(), place.k());
+    }
+    advance(place, gridDim.x);
+    __syncthreads();  // before this tile's memory is filled again
+    if (threadIdx.x == 0) ask(kParts);
   }
 }
 
