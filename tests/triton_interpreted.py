@@ -27,7 +27,7 @@ def product(config: TileConfig, a: MXTensor, b: MXTensor, alpha: float) -> torch
         *(t.stride(0) for t in (a.codes, a.scales, b.codes, b.scales, out)),
         alpha,
         **config.constants,
-        num_warps=config.num_warps,
+        **config.options,
     )
     return out
 
