@@ -366,8 +366,10 @@ DEVICE void along_m(const Quantize& q, const u8* tile, const Staged& s, int row0
   }
 }
 
-// The search over tiles keeps all of a unit in registers: one block a multiprocessor is let use all.
-extern "C" __global__ void __launch_bounds__(kThreads, MX_BIAS < 0 && MX_BLOCK_2D ? 1 : 2)
+// What keeps more in registers than two blocks a multiprocessor leave a thread.
+constexpr bool kNeedsRegisters = (MX_BIAS < 0 && MX_BLOCK_2D) || kUnit == 64;
+
+extern "C" __global__ void __launch_bounds__(kThreads, kNeedsRegisters ? 1 : 2)
     quantize_tiles(const __grid_constant__ Quantize q) {
   extern __shared__ __align__(16) u8 memory[];
   const int row0 = blockIdx.y * kTile, k0 = blockIdx.x * kTile;
