@@ -145,6 +145,7 @@ def sources() -> list[nvrtc.Source]:
             QuantizeOptions(block_2d=True),
             QuantizeOptions(rule="search"),
             QuantizeOptions(rule="search", block_2d=True),
+            QuantizeOptions(rule="search", rounding="stochastic", rotation=rotation, prescale=True),
             QuantizeOptions(rounding="stochastic", rotation=rotation, prescale=True),
             QuantizeOptions(block_2d=True, rotation=mxgemm.Rotation(16)),
         ):
