@@ -36,20 +36,27 @@ FOLDED_SHARED_BYTES = (
 )
 FOLDED_SUM_ROWS = 64
 
+ONE_GROUP_COST = 0.6
+"""Time of a tile of 64 weight rows, as a part of that of one of 128."""
+
 PACKED_TILE_ROWS = 64
 PACKED_TILE_BYTES = PACKED_TILE_ROWS * TILE_K // 2 + PACKED_TILE_ROWS * TILE_K // BLOCK
-PACKED_EARLY_STAGES = 4
-"""Stages of weights asked for while the fold of the activations still runs; more of them stand in
-the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 with 12, 2026-11-30).
-"""
-
 SHARED_BYTES = 232448
 """Of a block on Hopper: 227 KiB."""
 
-PACKED_LARGEST_M = 512
+IN_REGISTERS_LARGEST_M = 64
+"""Above, a packed weight is decoded through shared memory instead of in registers."""
+
+FOLD_IN_PLACE_LARGEST_M = 16
+"""Up to here the kernel that decodes in registers folds the activations itself."""
+
+PACKED_LARGEST_M = 1024
 """Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of
 tokens.
 """
+
+CANONICAL_LARGEST_M = 512
+"""The same for a weight that was not prepared, against folding all of it."""
 
 ALIGNMENT = 256
 """Of every buffer inside the workspace."""
@@ -99,6 +106,7 @@ class PackedConfig:
         stages: of the ring of copies.
         strict: promote every 32 k instead of every 128.
         decode_ahead: decode the next stage's weights under the multiplications of this one's.
+        fold_a: A comes canonical and the kernel folds it; m <= tokens.
     """
 
     tokens: int
@@ -107,6 +115,9 @@ class PackedConfig:
     stages: int
     strict: bool = False
     decode_ahead: bool = False
+    fold_a: bool = False
+
+    name = "gemm_packed"
 
     @property
     def source(self) -> Source:
@@ -120,6 +131,7 @@ class PackedConfig:
                 ("MX_STAGES", self.stages),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_DECODE_AHEAD", int(self.decode_ahead)),
+                ("MX_FOLD_A", int(self.fold_a)),
             ),
         )
 
@@ -135,28 +147,108 @@ class PackedConfig:
         stage = self.tokens * TILE_K + self.row_groups * PACKED_TILE_BYTES
         sums = consumers * self.tokens * PACKED_TILE_ROWS * 4
         powers = consumers * 4 * (PACKED_TILE_ROWS + self.tokens)
-        return self.stages * stage + sums + powers + 8 * 16 + 16 * self.stages
+        return self.stages * stage + sums + powers + 4 * self.tokens + 8 * 16 + 16 * self.stages
+
+    @property
+    def rows(self) -> int:
+        """Rows of the weight in a tile."""
+        return self.row_groups * PACKED_TILE_ROWS
+
+    @property
+    def sum_rows(self) -> int:
+        """Rows of D that one partial sum of a bias gradient covers."""
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedConfig:
+    """gemm_decoded.cu: the weight, packed or canonical, folded through shared memory.
+
+    Attributes:
+        tokens: rows of A in a tile: 8, 16, 32, 64 or 128.
+        row_groups: groups of 64 weight rows in a tile, a consumer warpgroup each: 1 or 2.
+        stages: of the ring of folded operands.
+        slots: groups of codes that a decoding warp has asked for ahead.
+        canonical: the weight was not prepared.
+        strict, plain, dtype: as of `FoldedConfig`.
+    """
+
+    tokens: int
+    row_groups: int
+    stages: int
+    slots: int
+    canonical: bool
+    strict: bool
+    plain: bool
+    dtype: torch.dtype
+
+    name = "gemm_decoded"
+    fold_a = False
+
+    @property
+    def source(self) -> Source:
+        """The translation unit."""
+        return Source(
+            HERE / "gemm_decoded.cu",
+            (
+                ("MX_TOKENS", self.tokens),
+                ("MX_ROW_GROUPS", self.row_groups),
+                ("MX_STAGES", self.stages),
+                ("MX_SLOTS", self.slots),
+                ("MX_CANONICAL", int(self.canonical)),
+                ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
+                ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
+            ),
+        )
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the consumers and two decoding warpgroups."""
+        return 128 * (self.row_groups + 2)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the weight in a tile."""
+        return self.row_groups * PACKED_TILE_ROWS
+
+    @property
+    def sum_rows(self) -> int:
+        """Rows of D that one partial sum of a bias gradient covers."""
+        return min(self.tokens, 64)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block; kSharedBytes of the source."""
+        stages = self.stages * (self.tokens + self.rows) * TILE_K
+        out = self.row_groups * self.sum_rows * PACKED_TILE_ROWS * 4
+        piece = PACKED_TILE_ROWS * TILE_K // 8 if self.canonical else PACKED_TILE_BYTES // 4
+        slots = 8 * self.slots * self.row_groups * piece
+        powers = 2 * 4 * (self.rows + self.tokens)
+        barriers = 8 * (2 * self.stages + 8 * self.slots + 4)
+        return stages + out + slots + powers + 8 * 16 + barriers
 
 
 @dataclass(frozen=True, slots=True)
 class HopperConfig:
-    """What a plan holds: a kernel for folded weights and one for packed weights, where that is
-    worth its while.
+    """What a plan holds: a kernel for folded weights, and those for packed and for canonical ones
+    where they are worth their while.
     """
 
     folded: FoldedConfig
-    packed: PackedConfig | None
+    packed: PackedConfig | DecodedConfig | None
+    canonical: DecodedConfig | None
     launchers: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     """The host side, made at the first call on a device."""
 
     def __str__(self) -> str:
         promotion = "promoted every 32" if self.folded.strict else "promoted every 128"
         text = f"e4m3 wgmma {promotion}; folded 128x128x128"
-        if self.packed is None:
-            return text
-        packed = self.packed
-        rows = packed.row_groups * PACKED_TILE_ROWS
-        return f"{text}; packed weight {rows}x{packed.tokens}x{TILE_K}, k split {packed.split}"
+        for weight, config in (("packed", self.packed), ("canonical", self.canonical)):
+            if config is not None:
+                tile = f"{config.rows}x{config.tokens}x{TILE_K}"
+                where = "registers" if config.name == "gemm_packed" else "shared memory"
+                text += f"; {weight} weight {tile}, decoded in {where}"
+        return text
 
 
 def choose(problem: GemmProblem) -> HopperConfig:
@@ -168,23 +260,44 @@ def choose(problem: GemmProblem) -> HopperConfig:
     plain = bare and all(extra is None for extra in extras)
     sixteen_bits = problem.out_dtype.itemsize == 2
     folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype)
-    return HopperConfig(folded, _packed(problem))
+    return HopperConfig(folded, _packed(problem, folded), _canonical(problem, folded))
 
 
-def _packed(problem: GemmProblem) -> PackedConfig | None:
-    m, n, strict = problem.m, problem.n, problem.numerics is Numerics.STRICT
-    if m <= 16:
-        return PackedConfig(8 if m <= 8 else 16, 4, 1, 16, strict)
-    if m <= 32:
-        return PackedConfig(32, 4, 1, 16, strict)
-    if m <= 64:
-        return PackedConfig(64, 4, 1, 8, strict)
+def _packed(problem: GemmProblem, folded: FoldedConfig) -> PackedConfig | DecodedConfig | None:
+    m, strict = problem.m, folded.strict
     if m > PACKED_LARGEST_M:
         return None
-    wide_tiles = -(-m // 128) * -(-n // 128)
-    if wide_tiles * 4 < NUM_MULTIPROCESSORS * 3:
-        return PackedConfig(128, 2, 1, 6, strict, decode_ahead=not strict)
-    return PackedConfig(128, 1, 2, 6, strict, decode_ahead=not strict)
+    if m > IN_REGISTERS_LARGEST_M:
+        return _decoded(problem, folded, canonical=False)
+    tokens = _tokens(m)
+    fold_a = m <= FOLD_IN_PLACE_LARGEST_M and not problem.a.prepared_by
+    return PackedConfig(tokens, 4, 1, 16 if tokens <= 32 else 8, strict, fold_a=fold_a)
+
+
+def _canonical(problem: GemmProblem, folded: FoldedConfig) -> DecodedConfig | None:
+    if problem.m > CANONICAL_LARGEST_M:
+        return None
+    return _decoded(problem, folded, canonical=True)
+
+
+def _tokens(m: int) -> int:
+    return next((tokens for tokens in (8, 16, 32, 64) if m <= tokens), 128)
+
+
+def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> DecodedConfig:
+    """Return the form with two groups of rows where its tiles fill the device, else with one, whose
+    tiles are half as large.
+    """
+    tokens = _tokens(problem.m)
+    common = (canonical, folded.strict, folded.plain and tokens >= 64, folded.dtype)
+    tiles = -(-problem.m // tokens) * -(-problem.n // PACKED_TILE_ROWS)
+    waves_of_two = -(-tiles // (2 * NUM_MULTIPROCESSORS))
+    waves_of_one = -(-tiles // NUM_MULTIPROCESSORS)
+    # Two groups leave too few registers for promotion every 32 k and for canonical codes.
+    one_group = canonical or folded.strict or tokens < 128
+    if one_group or waves_of_one * ONE_GROUP_COST < waves_of_two:
+        return DecodedConfig(tokens, 1, 6, 6, *common)
+    return DecodedConfig(tokens, 2, 4, 3, *common)
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -213,9 +326,10 @@ def areas(problem: GemmProblem, config: HopperConfig) -> Areas:
     areas are the largest.
     """
     k = problem.k
+    decoder = config.packed if problem.b.prepared_by else config.canonical
     a_rows = 0 if problem.a.prepared_by else problem.m
-    b_rows = 0 if problem.b.prepared_by and config.packed is not None else problem.n
-    sum_rows = config.packed.tokens if config.packed is not None else FOLDED_SUM_ROWS
+    b_rows = 0 if decoder is not None else problem.n
+    sum_rows = decoder.sum_rows if decoder is not None else FOLDED_SUM_ROWS
     sum_groups = -(-problem.m // min(sum_rows, FOLDED_SUM_ROWS))
     sizes = (
         a_rows * k,

@@ -119,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 3)
   __shared__ Extent partial[kThreads / kWarp];
   let_next_grid_start();
   fill_fold_table(table);
+  wait_for_previous_grid();
   if (blockIdx.x == 0 && threadIdx.x < fold.num_tickets) fold.tickets[threadIdx.x] = 0;
   const FoldOperand &first = fold.first, &second = fold.second;
   const int k = fold.k;

@@ -21,6 +21,7 @@
 // epilogue.cuh. Limits     k % 32 == 0, k > 0.
 #include "e2m1.cuh"
 #include "epilogue.cuh"
+#include "packed_gemm.cuh"
 #include "ptx.cuh"
 #include "wgmma.cuh"
 
@@ -39,30 +40,29 @@
 #ifndef MX_STEPS_PER_PROMOTION
 #define MX_STEPS_PER_PROMOTION 4
 #endif
+#ifndef MX_FOLD_A
+#define MX_FOLD_A 0  // A comes canonical; m <= kTokens
+#endif
 #ifndef MX_DECODE_AHEAD
 #define MX_DECODE_AHEAD (MX_TOKENS >= 128)
 #endif
 
 constexpr int kTokens = MX_TOKENS, kSplit = MX_SPLIT, kRowGroups = MX_ROW_GROUPS;
 constexpr int kStages = MX_STAGES;
-constexpr int kTileK = 128, kTileRows = 64;
-constexpr int kStepK = 32, kSteps = kTileK / kStepK;
 constexpr int kConsumers = kSplit * kRowGroups;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kWarpgroup;
 // A stage must always be filled by the same producer: two would lose count of its laps.
 constexpr int kProducers = kStages % 4 == 0 ? 4 : kStages % 3 == 0 ? 3 : kStages % 2 == 0 ? 2 : 1;
-constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
-constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 152 : 112;
+constexpr int kProducerRegisters = MX_FOLD_A ? 64 : kConsumers == 4 ? 32 : 40;
+constexpr int kConsumerRegisters = MX_FOLD_A         ? 104
+                                   : kConsumers == 2 ? 232
+                                   : kConsumers == 3 ? 152
+                                                     : 112;
 static_assert(kConsumers >= 2 && kConsumers <= 4, "registers are shared out for 2 to 4 consumers");
+static_assert(!MX_FOLD_A || kTokens <= 32,
+              "all of A's rows in one tile, few enough to fold in time");
 constexpr int kAccumulators = kTokens / 2;
-constexpr int kWideRow = 0x4000;
-constexpr int kEasyPower = 60;
-
-// A packed tile: codes [warp 4][half 2][lane 32][16 bytes], table offsets [warp 4][row 8][half
-// 2][step 4].
-constexpr int kTileCodeBytes = kTileRows * kTileK / 2;
-constexpr int kTileBytes = kTileCodeBytes + kTileRows * kSteps;
 constexpr int kBoxBytes = kTokens * kTileK;
 
 // Shared memory, in bytes from a 1024-byte boundary: boxes of A first, since the swizzle wants that
@@ -70,41 +70,19 @@ constexpr int kBoxBytes = kTokens * kTileK;
 constexpr int kStageTiles = kRowGroups * kTileBytes;
 constexpr int kTilesOffset = kStages * kBoxBytes;
 constexpr int kSumsOffset = kTilesOffset + kStages * kStageTiles;
+constexpr int kPrefetchedGroups = 16;
 constexpr int kSumsBytes = kTokens * kTileRows * 4;  // of one consumer
 static_assert(kSumsBytes >= 4 * kSteps * (kTokens + kTileRows),
               "wide stages keep their powers there");
 constexpr int kPowersOffset = kSumsOffset + kConsumers * kSumsBytes;
 constexpr int kPowersBytes = 4 * (kTileRows + kTokens);  // of one consumer
-constexpr int kTableOffset = kPowersOffset + kConsumers * kPowersBytes;
+constexpr int kTokenPowersOffset = kPowersOffset + kConsumers * kPowersBytes;
+constexpr int kTableOffset = kTokenPowersOffset + 4 * kTokens;
 constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
 constexpr int kSharedBytes = kBarriersOffset + 16 * kStages;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
 
-// Mirrored by launch.py, field by field.
-struct PackedGemm {
-  Epilogue epilogue;
-  const u8* tiles;
-  const i16* a_powers;
-  const i16* b_powers;
-  const u8* a_scales;  // E8M0 [m, k / 32], read for wide rows
-  const u8* b_scales;
-  long long a_scales_pitch, b_scales_pitch;
-  int m, n, k;
-  int early;  // stages whose B is asked for before the previous kernel has finished; 0 when A is
-              // there already
-};
-
-struct Walk {
-  int token_tiles, count, groups;  // groups of 128 k, a stage each
-
-  DEVICE Walk(const PackedGemm& g)
-      : token_tiles((g.m + kTokens - 1) / kTokens),
-        count(token_tiles * ((g.n + kRowGroups * kTileRows - 1) / (kRowGroups * kTileRows))),
-        groups((g.k + kTileK - 1) / kTileK) {}
-
-  DEVICE int token(int tile) const { return tile % token_tiles * kTokens; }
-  DEVICE int row(int tile) const { return tile / token_tiles * (kRowGroups * kTileRows); }
-};
+using Walk = PackedWalk<kTokens, kRowGroups * kTileRows>;
 
 struct Cursor {
   int stage = 0;
@@ -126,24 +104,120 @@ struct Shared {
   }
   DEVICE u32 sums(int consumer) const { return base + kSumsOffset + consumer * kSumsBytes; }
   DEVICE u32 powers(int consumer) const { return base + kPowersOffset + consumer * kPowersBytes; }
+  DEVICE u32 token_powers() const { return base + kTokenPowersOffset; }
   DEVICE u32 table() const { return base + kTableOffset; }
   DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
   DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
 };
 
-// One thread of each warp of the last warpgroup; the warps take turns along k, since one thread
-// alone is too slow.
+// A's canonical rows folded into boxes, 128 k at a time, by a warp: a lane has the blocks lane % 4
+// of rows lane / 4, lane / 4 + 8, ...
+struct ActivationFold {
+  static constexpr int kUnits = kTokens / 8;
+  const PackedGemm& g;
+  Shared shared;
+  int lane;
+  U32x4 words[kUnits];
+  u32 scales[kUnits];
+
+  DEVICE ActivationFold(const PackedGemm& gemm, Shared s, int l) : g(gemm), shared(s), lane(l) {}
+
+  DEVICE int row(int unit) const { return lane / 4 + 8 * unit; }
+
+  DEVICE void load(int group) {
+    const int blocks = g.k / kStepK, block = group * kSteps + lane % 4;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      words[i] = {0, 0, 0, 0};
+      scales[i] = 0;
+      if (row(i) < g.m && block < blocks) {
+        const long long at = static_cast<long long>(row(i)) * blocks + block;
+        words[i] = reinterpret_cast<const U32x4*>(g.a_codes)[at];
+        scales[i] = g.a_scales[at];
+      }
+    }
+  }
+
+  // Stores what was loaded and loads group `next`. Rows past the last stay as they are: zeros.
+  DEVICE void store(u32 box, int next) {
+    U32x4 left[kUnits], right[kUnits];
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const int power = load_shared_u32(shared.token_powers() + 4 * row(i));
+      const U32x2 entry = load_shared_u32x2(shared.table() + fold_offset(scales[i], power));
+      const U32x2 w0 = fold_word(words[i].x, entry), w1 = fold_word(words[i].y, entry);
+      const U32x2 w2 = fold_word(words[i].z, entry), w3 = fold_word(words[i].w, entry);
+      left[i] = {w0.x, w0.y, w1.x, w1.y};
+      right[i] = {w2.x, w2.y, w3.x, w3.y};
+    }
+    load(next);
+    const int chunk = lane % 4 * 2, turn = lane / 4;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      if (row(i) < g.m) {
+        store_shared_u32x4(box + row(i) * kTileK + ((chunk ^ turn) << 4), left[i]);
+        store_shared_u32x4(box + row(i) * kTileK + (((chunk + 1) ^ turn) << 4), right[i]);
+      }
+    }
+    async_proxy_fence();
+    __syncwarp();
+  }
+};
+
+// Powers of A's rows, one row a warp, and zeros in every box: what is not written is multiplied
+// too.
+DEVICE void prepare_activations(const PackedGemm& g, Shared shared) {
+  const int lane = threadIdx.x % kWarp, blocks = g.k / kStepK;
+  for (int row = threadIdx.x / kWarp; row < kTokens; row += kThreads / kWarp) {
+    Extent extent;
+    if (row < g.m) {
+      const u8* scales = g.a_scales + static_cast<long long>(row) * blocks;
+      if (blocks % 16 == 0) {
+        for (int i = lane; i < blocks / 4; i += kWarp) {
+          extent.add_four(reinterpret_cast<const u32*>(scales)[i]);
+        }
+      } else {
+        for (int i = lane; i < blocks; i += kWarp) extent.add(scales[i]);
+      }
+      extent.reduce<kWarp>();
+      if (extent.is_wide()) extent = nonzero_extent(g.a_codes, g.a_scales, row, blocks);
+    }
+    if (lane == 0) store_shared_u32(shared.token_powers() + 4 * row, extent.power());
+  }
+  for (int at = threadIdx.x * 16; at < kStages * kBoxBytes; at += kThreads * 16) {
+    store_shared_u32x4(shared.box(0) + at, {0, 0, 0, 0});
+  }
+  async_proxy_fence();
+  __syncthreads();
+}
+
+// The warps of the last warpgroup take turns along k, since one thread alone is too slow. A lane of
+// each copies; with MX_FOLD_A all of them fold A's rows into the box.
 struct Producer {
   const PackedGemm& g;
   const TensorMap& a;
   Shared shared;
   Walk walk;
-  int warp;
+  int warp, lane;
+
+  DEVICE const u8* tiles(int row) const {
+    return g.weights + static_cast<long long>(row / kTileRows) * walk.groups * kTileBytes;
+  }
+
+  // Brings the first tiles near, whatever the kernel before may still write: L2 stays coherent.
+  DEVICE void prefetch() const {
+    if (lane || blockIdx.x >= walk.count) return;
+    const int bytes = min(kPrefetchedGroups, walk.groups) * kTileBytes / 4;
+    const u8* rows = tiles(walk.row(blockIdx.x)) + warp * bytes;
+    for (int i = 0; i < kRowGroups; ++i) {
+      prefetch_bulk(rows + static_cast<long long>(i) * walk.groups * kTileBytes, bytes);
+    }
+  }
 
   // Starts the copies of B's tiles of a group into a stage of the ring; `rows` are the tiles of the
   // block's first 64 rows.
   DEVICE void load_tiles(const u8* rows, int group, int stage) const {
-    mbarrier_expect(shared.full(stage), kStageTiles + kBoxBytes);
+    mbarrier_expect(shared.full(stage), kStageTiles + (MX_FOLD_A ? 0 : kBoxBytes));
 #pragma unroll
     for (int i = 0; i < kRowGroups; ++i) {
       bulk_load(shared.tile(stage, i), rows + (i * walk.groups + group) * kTileBytes, kTileBytes,
@@ -151,39 +225,39 @@ struct Producer {
     }
   }
 
-  DEVICE void load_box(int token, int group, int stage) const {
-    tma_load(shared.box(stage), &a, shared.full(stage), group * kTileK, token);
-  }
-
-  DEVICE const u8* tiles(int row) const {
-    return g.tiles + static_cast<long long>(row / kTileRows) * walk.groups * kTileBytes;
+  // The tiles of the first stages, which nobody needs to have emptied.
+  DEVICE void start() const {
+    if (lane || warp >= kProducers || blockIdx.x >= walk.count) return;
+    const u8* rows = tiles(walk.row(blockIdx.x));
+    const int early = min(kStages, walk.groups);
+    for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
   }
 
   DEVICE void run() const {
-    if (blockIdx.x >= walk.count) return;
-    int token = walk.token(blockIdx.x);
-    const u8* rows = tiles(walk.row(blockIdx.x));
-    const int early = min(g.early, min(kStages, walk.groups));
-    for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
-    wait_for_previous_grid();
-    for (int group = warp; group < early; group += kProducers) load_box(token, group, group);
+    if (warp >= kProducers || (!MX_FOLD_A && lane)) return;
+    ActivationFold fold(g, shared, lane);
+    if (MX_FOLD_A) fold.load(warp);
     Cursor base;
-    int first = early;  // groups before are on their way
+    int first = min(kStages, walk.groups);  // groups before are on their way
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
-      if (tile != blockIdx.x) {
-        token = walk.token(tile);
-        rows = tiles(walk.row(tile));
-      }
+      const u8* rows = tiles(walk.row(tile));
+      const int token = walk.token(tile);
       // Groups are counted from the stage that the tile begins with, so that a warp keeps to its
       // own stages.
       const int mine = (warp + kProducers - base.stage % kProducers) % kProducers;
+      if (MX_FOLD_A && tile != blockIdx.x) fold.load(mine);
       Cursor cursor = base;
       cursor.advance(mine);
       for (int group = mine; group < walk.groups; group += kProducers) {
         if (group >= first) {
           mbarrier_wait(shared.empty(cursor.stage), cursor.parity ^ 1);
-          load_tiles(rows, group, cursor.stage);
-          load_box(token, group, cursor.stage);
+          if (lane == 0) load_tiles(rows, group, cursor.stage);
+        }
+        if (MX_FOLD_A) {
+          fold.store(shared.box(cursor.stage), group + kProducers);
+          if (lane == 0) mbarrier_arrive(shared.full(cursor.stage));
+        } else {
+          tma_load(shared.box(cursor.stage), &a, shared.full(cursor.stage), group * kTileK, token);
         }
         cursor.advance(kProducers);
       }
@@ -218,9 +292,10 @@ struct Consumer {
     int largest = 0;
     for (int i = thread; i < kTileRows + kTokens; i += kWarpgroup) {
       const int token_at = token + i - kTileRows;
-      const int power = i < kTileRows    ? g.b_powers[row + i]
-                        : token_at < g.m ? g.a_powers[token_at]
-                                         : 0;
+      const int power = i < kTileRows     ? g.b_powers[row + i]
+                        : token_at >= g.m ? 0
+                        : MX_FOLD_A       ? load_shared_u32(shared.token_powers() + 4 * token_at)
+                                          : g.a_powers[token_at];
       store_shared_u32(target + 4 * i, power);
     }
     named_barrier(1 + kRowGroups + index, kWarpgroup);
@@ -236,9 +311,10 @@ struct Consumer {
   // The 64 x 128 fragments of this warpgroup's tile in the stage under the cursor.
   DEVICE void decode(u32 (&fragments)[kSteps][4]) const {
     const u32 tile = shared.tile(filled.stage, row_group);
-    const u32 codes = tile + warp * 1024 + lane * 16;
-    const U32x4 low = load_shared_u32x4(codes), high = load_shared_u32x4(codes + 512);
-    const U32x2 offsets = load_shared_u32x2(tile + kTileCodeBytes + warp * 64 + lane / 4 * 8);
+    const u32 piece = tile + warp * kPieceBytes;
+    const U32x4 low = load_matrix_x4(piece + lane * 16);
+    const U32x4 high = load_matrix_x4(piece + kPieceCodeBytes / 2 + lane * 16);
+    const U32x2 offsets = load_shared_u32x2(piece + kPieceCodeBytes + lane / 4 * 8);
     const u32 low_words[kSteps] = {low.x, low.y, low.z, low.w};
     const u32 high_words[kSteps] = {high.x, high.y, high.z, high.w};
 #pragma unroll
@@ -332,18 +408,12 @@ struct Consumer {
     if (count == 2) advance(next, now, false);
   }
 
-  DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int block,
-                         int power) const {
-    const int blocks = g.k / kStepK;
-    if (power != kWideRow) return power;
-    return row < rows && block < blocks ? scales[row * pitch + block] - (127 + kFoldTop) : 0;
-  }
-
   // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
   // exact.
   DEVICE void sum_stage_wide(float (&total)[kAccumulators], int token, int row, int group) {
     const u32 tokens = shared.sums(index);  // int32 [steps][tokens], in the idle buffer of the sums
     const u32 rows = tokens + kSteps * kTokens * 4;
+    const int blocks = g.k / kStepK;
     named_barrier(1 + kRowGroups + index, kWarpgroup);
     for (int i = thread; i < kSteps * (kTokens + kTileRows); i += kWarpgroup) {
       const bool is_token = i < kSteps * kTokens;
@@ -352,9 +422,8 @@ struct Consumer {
       const int block = group * kSteps + step;
       store_shared_u32(
           tokens + 4 * i,
-          is_token
-              ? block_power(g.a_scales, g.a_scales_pitch, token + at, g.m, block, token_power(at))
-              : block_power(g.b_scales, g.b_scales_pitch, row + at, g.n, block, row_power(at)));
+          is_token ? block_power(g.a_scales, token + at, g.m, block, blocks, token_power(at))
+                   : block_power(g.b_scales, row + at, g.n, block, blocks, row_power(at)));
     }
     named_barrier(1 + kRowGroups + index, kWarpgroup);
     float sum[kAccumulators];
@@ -424,7 +493,6 @@ struct Consumer {
 
   DEVICE void run() {
     const Walk walk(g);
-    wait_for_previous_grid();
     Cursor base;
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
       const int token = walk.token(tile), row = walk.row(tile) + row_group * kTileRows;
@@ -462,22 +530,34 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
 
+  const bool produces = threadIdx.x >= kConsumerThreads;
+  const Producer producer{g,
+                          a,
+                          shared,
+                          Walk(g),
+                          static_cast<int>(threadIdx.x) / kWarp % 4,
+                          static_cast<int>(threadIdx.x) % kWarp};
+
   // Prologue
+  let_next_grid_start();
   if (threadIdx.x == kConsumerThreads) {
     for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(shared.full(stage), 1);
+      mbarrier_init(shared.full(stage), MX_FOLD_A ? 2 : 1);
       mbarrier_init(shared.empty(stage), kRowGroups * 4);
     }
     mbarrier_init_fence();
   }
+  if (produces) producer.prefetch();
   fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
   __syncthreads();
+  wait_for_previous_grid();
+  if (produces) producer.start();
+  if (MX_FOLD_A) prepare_activations(g, shared);
 
   // Steady state, drain and epilogue, by role
-  if (threadIdx.x >= kConsumerThreads) {
+  if (produces) {
     give_registers<kProducerRegisters>();
-    const int warp = threadIdx.x / kWarp % 4;
-    if (threadIdx.x % kWarp == 0 && warp < kProducers) Producer{g, a, shared, Walk(g), warp}.run();
+    producer.run();
   } else {
     take_registers<kConsumerRegisters>();
     Consumer(g, shared).run();

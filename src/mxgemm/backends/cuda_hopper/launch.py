@@ -6,14 +6,22 @@ addresses.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import struct
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from mxgemm.backends.cuda_hopper import config as cfg
-from mxgemm.backends.cuda_hopper.config import FoldedConfig, HopperConfig, PackedConfig, round_up
+from mxgemm.backends.cuda_hopper.config import (
+    DecodedConfig,
+    FoldedConfig,
+    HopperConfig,
+    PackedConfig,
+    round_up,
+)
 from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.problem import GemmProblem
 from mxgemm.runtime import cuda_driver
@@ -24,7 +32,7 @@ from mxgemm.tensor import MXTensor
 # The structs of the .cu files, field by field in their order; 4x is the padding that C adds.
 _EPILOGUE = "5P3q2f9i4x"
 FOLDED_GEMM = struct.Struct("@" + _EPILOGUE + "4P2qP3i4x")
-PACKED_GEMM = struct.Struct("@" + _EPILOGUE + "P4P2q4i")
+PACKED_GEMM = struct.Struct("@" + _EPILOGUE + "6P3i4x")
 FOLD = struct.Struct("@" + 2 * "4P2qi4x" + "P2i")
 POINTER, INT, LONG = struct.Struct("@P"), struct.Struct("@i"), struct.Struct("@q")
 
@@ -35,6 +43,9 @@ ACTIVATIONS = {
     Activation.GELU_TANH: 3,
 }
 NOTHING_TO_FOLD = (0,) * 7
+_ABSENT_MAP = ctypes.create_string_buffer(128)
+_NO_MAP = ctypes.addressof(_ABSENT_MAP)
+"""In the place of a tensor map that the kernel does not read."""
 
 
 Addresses = tuple[int, int, int, int]
@@ -143,7 +154,8 @@ def fold(
         values += NOTHING_TO_FOLD
     kernel, rows_per_block = fold_kernel(device, few_rows=padded <= cfg.FEW_ROWS)
     arguments = Packed(FOLD, *values, tickets, num_tickets, k)
-    kernel.launch((padded // rows_per_block, 1), stream, [arguments.address])
+    grid = (padded // rows_per_block, 1)
+    kernel.launch(grid, stream, [arguments.address], overlap=True)
 
 
 def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
@@ -249,22 +261,30 @@ class Launcher:
         )
 
     @functools.cached_property
-    def packed_kernel(self) -> Kernel:
-        """gemm_packed.cu as configured."""
-        config = self._packed_config
-        return cuda_driver.load(
-            config.source,
-            "gemm_packed",
-            arch=HOPPER,
-            device=self.device,
-            threads=config.threads,
-            shared_bytes=config.shared_bytes,
-        )
-
-    @property
-    def _packed_config(self) -> PackedConfig:
+    def packed_kernels(self) -> tuple[Kernel, Kernel]:
+        """The kernel for packed weights, and the form of it whose D needs no alignment."""
         assert self.config.packed is not None
-        return self.config.packed
+        return self._decoding(self.config.packed)
+
+    @functools.cached_property
+    def canonical_kernels(self) -> tuple[Kernel, Kernel]:
+        """The kernel for canonical weights, and the form of it whose D needs no alignment."""
+        assert self.config.canonical is not None
+        return self._decoding(self.config.canonical)
+
+    def _decoding(self, config: PackedConfig | DecodedConfig) -> tuple[Kernel, Kernel]:
+        def load(config: PackedConfig | DecodedConfig) -> Kernel:
+            return cuda_driver.load(
+                config.source,
+                config.name,
+                arch=HOPPER,
+                device=self.device,
+                threads=config.threads,
+                shared_bytes=config.shared_bytes,
+            )
+
+        unaligned = replace(config, plain=False) if isinstance(config, DecodedConfig) else config
+        return load(config), load(unaligned)
 
     def run(
         self,
@@ -276,57 +296,71 @@ class Launcher:
         """Fold what is not prepared, multiply, finish; all in torch's current stream, on the
         current device.
         """
+        decoder: PackedConfig | DecodedConfig | None = None
+        if isinstance(b, PackedWeight):
+            decoder = self.config.packed
+        elif isinstance(b, MXTensor):
+            decoder = self.config.canonical
         start = 0
-        if self.areas.nbytes:
+        folds_in_place = decoder is not None and decoder.fold_a
+        if self.areas.nbytes and not (folds_in_place and args.bias_grad is None):
             workspace = torch.empty(self.areas.nbytes, dtype=torch.uint8, device=out.device)
             start = workspace.data_ptr()
         stream = cuda_driver.current_stream(self.device)
         sums = start + self.areas.sums if args.bias_grad is not None else 0
         epilogue = self._epilogue(out, args, sums)
-        if isinstance(b, PackedWeight) and self.config.packed is not None:
-            self._run_packed(a, b.addresses, epilogue, start, stream)
-            sum_rows = self.config.packed.tokens
+        if decoder is not None:
+            assert not isinstance(b, FoldedRows)
+            self._run_decoded(decoder, a, b, epilogue, out, start, stream)
+            sum_rows = decoder.sum_rows
         else:
             self._run_folded(a, b, epilogue, out, start, stream)
             sum_rows = cfg.FOLDED_SUM_ROWS
         if args.bias_grad is not None:
             _add_rows(sums, args.bias_grad, -(-self.problem.m // sum_rows), stream)
 
-    def _run_packed(
+    def _run_decoded(
         self,
+        config: PackedConfig | DecodedConfig,
         a: MXTensor | FoldedRows,
-        right: Addresses,
+        b: MXTensor | PackedWeight,
         epilogue: tuple[float, ...],
+        out: torch.Tensor,
         start: int,
         stream: int,
     ) -> None:
-        """Multiply with a packed weight, whose first tiles are asked for while A is folded."""
+        """Multiply with a weight that the kernel decodes."""
         areas, m, n, k = self.areas, self.problem.m, self.problem.n, self.problem.k
-        config = self._packed_config
-        left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
-        if to_fold:
-            fold(to_fold, k, self.device, stream)
-        box = (config.tokens, cfg.TILE_K)
-        map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
-        arguments = Packed(
-            PACKED_GEMM,
-            *epilogue,
-            right[0],
-            left[1],
-            right[1],
-            left[2],
-            right[2],
-            left[3],
-            right[3],
-            m,
-            n,
-            k,
-            cfg.PACKED_EARLY_STAGES if to_fold else 0,
-        )
-        rows = config.row_groups * cfg.PACKED_TILE_ROWS
-        grid = min(-(-m // config.tokens) * -(-n // rows), self.num_multiprocessors)
-        addresses = [int(map_a.getPtr()), arguments.address]
-        self.packed_kernel.launch((grid, 1), stream, addresses, overlap=bool(to_fold))
+        a_codes, map_a = 0, None
+        if config.fold_a and isinstance(a, MXTensor):
+            a_codes, left = a.codes.data_ptr(), (0, 0, a.scales.data_ptr(), 0)
+        else:
+            left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
+            if to_fold:
+                fold(to_fold, k, self.device, stream)
+            box = (config.tokens, cfg.TILE_K)
+            map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
+        if isinstance(b, PackedWeight):
+            (configured, unaligned), right = self.packed_kernels, b.addresses
+        else:
+            configured, unaligned = self.canonical_kernels
+            right = (b.codes.data_ptr(), 0, b.scales.data_ptr(), 0)
+        values = (right[0], a_codes, left[1], right[1], left[2], right[2], m, n, k)
+        arguments = Packed(PACKED_GEMM, *epilogue, *values)
+        grid = min(-(-m // config.tokens) * -(-n // config.rows), self.num_multiprocessors)
+        maps, kernel = [map_a], configured
+        if isinstance(config, DecodedConfig):
+            map_b = map_d = map_a
+            if config.canonical:
+                box = (config.rows // 4, cfg.TILE_K // 2)
+                map_b = cuda_driver.tensor_map(right[0], torch.uint8, n, k // 2, k // 2, box)
+            if config.plain:
+                map_d = _output_map(out, m, n)
+                if map_d is None:
+                    map_d, kernel = map_a, unaligned
+            maps = [map_a, map_b, map_d]
+        addresses = [_NO_MAP if m is None else int(m.getPtr()) for m in maps]
+        kernel.launch((grid, 1), stream, [*addresses, arguments.address], overlap=True)
 
     def _run_folded(
         self,
@@ -397,13 +431,9 @@ class Launcher:
         map_b = cuda_driver.tensor_map(right[0], torch.uint8, n, k, k, cfg.FOLDED_BOX)
         map_d, kernel = map_a, configured
         if self.config.folded.plain:
-            row_bytes = out.stride(0) * 2
-            if out.data_ptr() % 16 == 0 and row_bytes % 16 == 0:
-                map_d = cuda_driver.tensor_map(
-                    out.data_ptr(), out.dtype, m, n, row_bytes, cfg.OUTPUT_BOX
-                )
-            else:
-                kernel = unaligned
+            map_d = _output_map(out, m, n)
+            if map_d is None:
+                map_d, kernel = map_a, unaligned
         arguments = Packed(
             FOLDED_GEMM,
             *epilogue,
@@ -432,6 +462,14 @@ def _side(
         scales = operand.scales
         return (folded, powers, scales.data_ptr(), scales.stride(0)), [(operand, folded, powers)]
     return operand.addresses, []
+
+
+def _output_map(out: torch.Tensor, m: int, n: int) -> Any:
+    """Return the map by which a 16-bit D leaves, or None where its rows are not aligned for it."""
+    row_bytes = out.stride(0) * 2
+    if out.data_ptr() % 16 or row_bytes % 16:
+        return None
+    return cuda_driver.tensor_map(out.data_ptr(), out.dtype, m, n, row_bytes, cfg.OUTPUT_BOX)
 
 
 def _paired(tensor: torch.Tensor | None) -> bool:

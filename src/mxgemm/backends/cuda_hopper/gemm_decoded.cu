@@ -1,0 +1,645 @@
+// D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see
+// packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warpgroups of its own.
+//
+// Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
+//            int16; b: tiles and int16 powers padded to 128 rows, or canonical codes (tensor map,
+//            boxes of kRows / 4 rows x 64 bytes) and E8M0 scales.
+// Tile walk  persistent; see PackedWalk.
+// Roles      kRowGroups consumer warpgroups, 64 rows of B each; behind them kDecoders decoding
+//            warpgroups, which take groups of 128 k in turns.
+// Pipeline   each decoding warp copies its own rows of B's codes, kSlots groups ahead; stages of
+//            one box of A | kRows rows of E4M3 are full when the box has arrived and four decoding
+//            warps are done, empty when every consumer warp is.
+// Powers     the decoding warps bring a tile's row powers to shared memory, two buffers; those of a
+//            canonical B they find from its scales.
+// Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
+// in
+//            gemm_folded.cu.
+// Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
+//            shared memory and epilogue.cuh.
+// Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
+#include "e2m1.cuh"
+#include "epilogue.cuh"
+#include "packed_gemm.cuh"
+#include "ptx.cuh"
+#include "wgmma.cuh"
+
+#ifndef MX_TOKENS
+#define MX_TOKENS 128
+#endif
+#ifndef MX_ROW_GROUPS
+#define MX_ROW_GROUPS 2
+#endif
+#ifndef MX_STAGES
+#define MX_STAGES 4
+#endif
+#ifndef MX_SLOTS
+#define MX_SLOTS 3
+#endif
+#ifndef MX_CANONICAL
+#define MX_CANONICAL 0
+#endif
+#ifndef MX_STEPS_PER_PROMOTION
+#define MX_STEPS_PER_PROMOTION 4
+#endif
+#ifndef MX_PLAIN_DTYPE
+#define MX_PLAIN_DTYPE 2  // as in gemm_folded.cu; needs 64 tokens or more
+#endif
+
+constexpr int kTokens = MX_TOKENS, kRowGroups = MX_ROW_GROUPS, kRows = kRowGroups * kTileRows;
+constexpr int kStages = MX_STAGES, kSlots = MX_SLOTS;
+constexpr int kDecoders = 2, kDecodingWarps = 4 * kDecoders;
+constexpr int kConsumerThreads = kRowGroups * kWarpgroup;
+constexpr int kThreads = kConsumerThreads + kDecoders * kWarpgroup;
+constexpr int kConsumerRegisters = kRowGroups == 2 ? 208 : 232;
+constexpr int kDecoderRegisters = kRowGroups == 2 ? 48 : 136;
+constexpr int kAccumulators = kTokens / 2;
+constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
+constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? 16 : 4;
+constexpr int kChunk = kTokens < 64 ? kTokens : 64;  // tokens of a pass of the epilogue
+constexpr int kPowers = kRows + kTokens;
+constexpr int kUnits = 2 * kRowGroups;  // blocks of 32 codes that a decoding lane has of a group
+constexpr int kWarpRows = kRows / 4;
+constexpr int kPrefetchedGroups = 12;
+static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
+
+// Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
+constexpr int kBoxBytes = kTokens * kTileK, kFoldedBytes = kRows * kTileK;
+constexpr int kFoldedOffset = kStages * kBoxBytes;
+constexpr int kOutOffset = kFoldedOffset + kStages * kFoldedBytes;
+constexpr int kOutBytes = kChunk * kTileRows * 4;  // of one consumer
+constexpr int kSlotsOffset = kOutOffset + kRowGroups * kOutBytes;
+constexpr int kSlotBytes = kRowGroups * (MX_CANONICAL ? kPieceCodeBytes : kPieceBytes);
+constexpr int kPowersOffset = kSlotsOffset + kDecodingWarps * kSlots * kSlotBytes;
+constexpr int kTableOffset = kPowersOffset + 2 * 4 * kPowers;
+constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
+constexpr int kBarriers = 2 * kStages + kDecodingWarps * kSlots + 4;
+constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
+static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
+static_assert(kOutBytes >= 4 * kSteps * (kTokens + kTileRows) || kTokens < 32,
+              "wide stages keep their powers there");
+
+using Walk = PackedWalk<kTokens, kRows>;
+
+template <int kCount>
+struct Cursor {
+  int at = 0;
+  u32 parity = 0;
+
+  DEVICE void advance(int steps = 1) {
+    at += steps;
+    if (at >= kCount) {
+      at -= kCount;
+      parity ^= 1;
+    }
+  }
+};
+
+// Which of two buffers, and the parity of its lap, by the number of a tile of this block.
+DEVICE int buffer_of(int number) { return number & 1; }
+DEVICE u32 parity_of(int number) { return (number >> 1) & 1; }
+
+struct Shared {
+  u32 base;
+
+  DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
+  DEVICE u32 folded(int stage) const { return base + kFoldedOffset + stage * kFoldedBytes; }
+  DEVICE u32 out(int consumer) const { return base + kOutOffset + consumer * kOutBytes; }
+  DEVICE u32 slot(int warp, int i) const {
+    return base + kSlotsOffset + (warp * kSlots + i) * kSlotBytes;
+  }
+  DEVICE u32 powers(int buffer) const { return base + kPowersOffset + buffer * 4 * kPowers; }
+  DEVICE u32 table() const { return base + kTableOffset; }
+  DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
+  DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
+  DEVICE u32 powers_full(int buffer) const { return full(2 * kStages + buffer); }
+  DEVICE u32 powers_empty(int buffer) const { return powers_full(buffer) + 16; }
+  DEVICE u32 arrived(int warp, int i) const { return full(2 * kStages + 4 + warp * kSlots + i); }
+};
+
+struct Decoder {
+  const PackedGemm& g;
+  const TensorMap& tokens;
+  const TensorMap& codes;
+  Shared shared;
+  Walk walk;
+  int index, warp, lane;  // of the decoding warps: 4 index + piece
+  int piece;
+  int ahead_tile, ahead_group;  // what is copied next
+  Cursor<kSlots> slot;
+  Cursor<kStages> stage;
+
+  DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, const TensorMap& b, Shared s)
+      : g(gemm),
+        tokens(a),
+        codes(b),
+        shared(s),
+        walk(gemm),
+        warp((threadIdx.x - kConsumerThreads) / kWarp),
+        lane(threadIdx.x % kWarp),
+        ahead_tile(blockIdx.x) {
+    index = warp / 4;
+    piece = warp % 4;
+    ahead_group = index;
+    stage.advance(index);
+  }
+
+  DEVICE const u8* tile(int row, int group) const {
+    return g.weights + (static_cast<long long>(row / kTileRows) * walk.groups + group) * kTileBytes;
+  }
+
+  // Brings the first groups of B near, whatever the kernel before may still write: L2 stays
+  // coherent.
+  DEVICE void prefetch() const {
+    if (MX_CANONICAL || index || lane || blockIdx.x >= walk.count) return;
+    const int bytes = min(kPrefetchedGroups, walk.groups) * kTileBytes / 4;
+    for (int i = 0; i < kRowGroups; ++i) {
+      prefetch_bulk(tile(walk.row(blockIdx.x) + i * kTileRows, 0) + piece * bytes, bytes);
+    }
+  }
+
+  // Starts the copy of this warp's rows of the next group of its own into a slot; by one lane.
+  DEVICE void fetch(int i) {
+    while (ahead_group >= walk.groups) {
+      ahead_group -= walk.groups;
+      ahead_tile += gridDim.x;
+    }
+    if (ahead_tile >= walk.count) return;
+    const u32 target = shared.slot(warp, i), barrier = shared.arrived(warp, i);
+    const int row = walk.row(ahead_tile);
+    mbarrier_expect(barrier, kSlotBytes);
+    if (MX_CANONICAL) {
+      tma_load(target, &codes, barrier, ahead_group * (kTileK / 2), row + piece * kWarpRows);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kRowGroups; ++j) {
+        bulk_load(target + j * kPieceBytes,
+                  tile(row + j * kTileRows, ahead_group) + piece * kPieceBytes, kPieceBytes,
+                  barrier);
+      }
+    }
+    ahead_group += kDecoders;
+  }
+
+  // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.
+  DEVICE int unit_row(int unit) const {
+    if (MX_CANONICAL) return piece * kWarpRows + unit * 8 + lane / 4;
+    return unit / 2 * kTileRows + piece * kPieceRows + unit % 2 * 8 + lane % 8;
+  }
+  DEVICE int unit_step() const { return MX_CANONICAL ? lane % 4 : lane / 8; }
+
+  static DEVICE int half_of(u32 lanes) { return lanes >> 16 ? 1 : 0; }
+
+  // A power of each of this warp's share of the rows, from the scales: two rows at a time.
+  DEVICE void find_row_powers(int row0, u32 target) const {
+    constexpr int kShare = kRows / kDecodingWarps, kPairs = kRowGroups == 2 ? 2 : 4;
+    const int blocks = g.k / kStepK, half = lane / 16;
+    for (int first = warp * kShare; first < (warp + 1) * kShare; first += 2 * kPairs) {
+      Extent extents[kPairs];
+      if (blocks % 16 == 0) {
+        for (int i = lane % 16; i < blocks / 16; i += 16) {
+#pragma unroll
+          for (int pair = 0; pair < kPairs; ++pair) {
+            const int row = min(row0 + first + 2 * pair + half, g.n - 1);
+            const U32x4 v = reinterpret_cast<const U32x4*>(g.b_scales +
+                                                           static_cast<long long>(row) * blocks)[i];
+            extents[pair].add_four(v.x);
+            extents[pair].add_four(v.y);
+            extents[pair].add_four(v.z);
+            extents[pair].add_four(v.w);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int pair = 0; pair < kPairs; ++pair) {
+          const int row = min(row0 + first + 2 * pair + half, g.n - 1);
+          for (int i = lane % 16; i < blocks; i += 16) {
+            extents[pair].add(g.b_scales[static_cast<long long>(row) * blocks + i]);
+          }
+        }
+      }
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        Extent& extent = extents[pair];
+        extent.reduce<16>();
+        const int row = first + 2 * pair;
+        u32 wide = __ballot_sync(~0u, extent.is_wide() && row0 + row + half < g.n);
+        for (; wide; wide &= half_of(wide) ? 0xFFFFu : 0xFFFF0000u) {
+          const int which = half_of(wide);
+          const Extent again = nonzero_extent(g.weights, g.b_scales, row0 + row + which, blocks);
+          if (half == which) extent = again;
+        }
+        const int power = extent.power();
+        if (lane % 16 == 0) store_shared_u32(target + 4 * (row + half), power);
+      }
+    }
+  }
+
+  // The powers of a tile's rows of B and of A; kRows + kTokens numbers.
+  DEVICE void publish_powers(int tile, int number) const {
+    const int buffer = buffer_of(number);
+    mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
+    const u32 target = shared.powers(buffer);
+    const int token = walk.token(tile), row = walk.row(tile);
+    for (int i = threadIdx.x - kConsumerThreads; i < kPowers; i += kDecoders * kWarpgroup) {
+      if (MX_CANONICAL && i < kRows) continue;
+      const int at = token + i - kRows;
+      const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
+      store_shared_u32(target + 4 * i, power);
+    }
+    if (MX_CANONICAL) find_row_powers(row, target);
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
+  }
+
+  DEVICE u32 block_scale(int row, int group) const {
+    const int block = group * kSteps + unit_step(), blocks = g.k / kStepK;
+    if (row >= g.n || block >= blocks) return 0;
+    return g.b_scales[static_cast<long long>(row) * blocks + block];
+  }
+
+  // Table offset of a block: from its tile, or from its scale and its row's power.
+  DEVICE u32 offset(int unit, u32 source, u32 powers, u32 scale) const {
+    if (!MX_CANONICAL) {
+      return load_shared_u8(source + unit / 2 * kPieceBytes + kPieceCodeBytes + lane % 8 * 8 +
+                            unit % 2 * 4 + lane / 8);
+    }
+    return fold_offset(scale, load_shared_u32(powers + 4 * unit_row(unit)));
+  }
+
+  // Folds one group into its stage, two blocks a lane at a time. `scales` of a canonical B: of this
+  // group, replaced by those of this warp's next.
+  DEVICE void decode(int tile, int group, u32 powers, u32 (&scales)[kUnits]) {
+    mbarrier_wait(shared.empty(stage.at), stage.parity ^ 1);
+    if (piece == 0 && lane == 0) {
+      mbarrier_expect(shared.full(stage.at), kBoxBytes);
+      tma_load(shared.box(stage.at), &tokens, shared.full(stage.at), group * kTileK,
+               walk.token(tile));
+    }
+    // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
+    const u32 target = shared.folded(stage.at) + unit_row(0) * kTileK;
+    const u32 chunk = 2 * unit_step(), turn = unit_row(0) % 8;
+    const u32 left = target + ((chunk ^ turn) << 4), right = target + (((chunk + 1) ^ turn) << 4);
+    const u32 source = shared.slot(warp, slot.at);
+    mbarrier_wait(shared.arrived(warp, slot.at), slot.parity);
+#pragma unroll
+    for (int pair = 0; pair < kUnits; pair += 2) {
+      U32x4 words[2];
+      u32 offsets[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int unit = pair + i;
+        offsets[i] = offset(unit, source, powers, scales[unit]);
+        words[i] = load_shared_u32x4(
+            source + lane * 16 +
+            (MX_CANONICAL ? unit * 512 : unit / 2 * kPieceBytes + unit % 2 * 512));
+        if (MX_CANONICAL) {
+          scales[unit] = block_scale(walk.row(tile) + unit_row(unit), group + kDecoders);
+        }
+      }
+      if (pair + 2 == kUnits) {
+        __syncwarp();
+        if (lane == 0) fetch(slot.at);
+        slot.advance();
+      }
+      const U32x2 entries[2] = {load_shared_u32x2(shared.table() + offsets[0]),
+                                load_shared_u32x2(shared.table() + offsets[1])};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int rows = unit_row(pair + i) - unit_row(0);
+        const U32x2 w0 = fold(words[i].x, entries[i]), w1 = fold(words[i].y, entries[i]);
+        const U32x2 w2 = fold(words[i].z, entries[i]), w3 = fold(words[i].w, entries[i]);
+        store_shared_u32x4(left + rows * kTileK, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
+                                                              : U32x4{w0.x, w1.x, w2.x, w3.x});
+        store_shared_u32x4(right + rows * kTileK, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
+                                                               : U32x4{w0.y, w1.y, w2.y, w3.y});
+      }
+    }
+    async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared.full(stage.at));
+    stage.advance(kDecoders);
+  }
+
+  static DEVICE U32x2 fold(u32 word, U32x2 entry) {
+    return MX_CANONICAL ? fold_word(word, entry) : fold_tile_word(word, entry);
+  }
+
+  DEVICE void run() {
+    if (lane == 0) {
+      for (int i = 0; i < kSlots; ++i) fetch(i);
+    }
+    int group = index, number = 0;
+    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
+      u32 scales[kUnits] = {};
+      if (MX_CANONICAL) {
+#pragma unroll
+        for (int i = 0; i < kUnits; ++i) {
+          scales[i] = block_scale(walk.row(tile) + unit_row(i), group);
+        }
+      }
+      publish_powers(tile, number);
+      const u32 powers = shared.powers(buffer_of(number));
+      if (MX_CANONICAL) mbarrier_wait(shared.powers_full(buffer_of(number)), parity_of(number));
+#pragma unroll 1
+      for (; group < walk.groups; group += kDecoders) decode(tile, group, powers, scales);
+      group -= walk.groups;
+    }
+  }
+};
+
+struct Consumer {
+  const PackedGemm& g;
+  Shared shared;
+  int index, warp, lane, thread;
+  Cursor<kStages> filled;
+  int unreleased = 0;  // oldest stage still held
+  u32 powers = 0;      // of the tile at hand
+
+  DEVICE Consumer(const PackedGemm& gemm, Shared s)
+      : g(gemm),
+        shared(s),
+        index(threadIdx.x / kWarpgroup),
+        warp(threadIdx.x / kWarp % 4),
+        lane(threadIdx.x % kWarp),
+        thread(threadIdx.x % kWarpgroup) {}
+
+  DEVICE void sync() const { named_barrier(1 + index, kWarpgroup); }
+
+  DEVICE int row_power(int row) const {
+    return load_shared_u32(powers + 4 * (index * kTileRows + row));
+  }
+  DEVICE int token_power(int token) const { return load_shared_u32(powers + 4 * (kRows + token)); }
+
+  DEVICE int largest_power() const {
+    int largest = 0;
+    for (int i = lane; i < kTileRows; i += kWarp) largest = max(largest, abs(row_power(i)));
+    for (int i = lane; i < kTokens; i += kWarp) largest = max(largest, abs(token_power(i)));
+    return __reduce_max_sync(~0u, static_cast<u32>(largest));
+  }
+
+  DEVICE void release() {
+    if (lane == 0) mbarrier_arrive(shared.empty(unreleased));
+    if (++unreleased == kStages) unreleased = 0;
+  }
+
+  DEVICE u64 rows() const {
+    return wgmma_descriptor(shared.folded(filled.at) + index * kTileRows * kTileK);
+  }
+  DEVICE u64 box() const { return wgmma_descriptor(shared.box(filled.at)); }
+
+  // Starts k-steps [first, first + count) of the stage under the cursor.
+  DEVICE void start(float (&sum)[kAccumulators], int first, int count) const {
+    const u64 a = rows(), b = box();
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step >= first && step < first + count) {
+        Wgmma<kTokens>::shared(sum, a + 2 * step, b + 2 * step, step > first);
+      }
+    }
+    wgmma_commit();
+  }
+
+  // Sums kBlocks stages into `total`; nothing is in flight before or after.
+  template <int kBlocks>
+  DEVICE void sum_stages(float (&total)[kAccumulators], float (&even)[kAccumulators],
+                         float (&odd)[kAccumulators]) {
+    constexpr int kBatches = kBlocks * kBatchesPerStage;
+    auto begin = [&](float (&sum)[kAccumulators], int batch) {
+      const int part = batch % kBatchesPerStage;
+      if (part == 0) mbarrier_wait(shared.full(filled.at), filled.parity);
+      start(sum, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
+      if (part == kBatchesPerStage - 1) filled.advance();
+    };
+    auto finish = [&](float (&sum)[kAccumulators], int batch) {
+      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release();
+      pin(sum);
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
+    };
+    begin(even, 0);
+#pragma unroll
+    for (int batch = 1; batch < kBatches; ++batch) {
+      if (batch % 2) {
+        begin(odd, batch);
+        wgmma_wait<1>();
+        finish(even, batch - 1);
+      } else {
+        begin(even, batch);
+        wgmma_wait<1>();
+        finish(odd, batch - 1);
+      }
+    }
+    wgmma_wait<0>();
+    if (kBatches % 2) {
+      finish(even, kBatches - 1);
+    } else {
+      finish(odd, kBatches - 1);
+    }
+  }
+
+  // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
+  // exact.
+  DEVICE void sum_stage_wide(float (&total)[kAccumulators], float (&sum)[kAccumulators], int token,
+                             int row, int group) {
+    const u32 scratch = shared.out(index);  // int32 [tokens + rows], in the idle output buffer
+    const int blocks = g.k / kStepK, upper = kTokens + warp * 16 + lane / 4;
+    mbarrier_wait(shared.full(filled.at), filled.parity);
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step) {
+      const int block = group * kSteps + step;
+      sync();
+      for (int i = thread; i < kTokens + kTileRows; i += kWarpgroup) {
+        const int at = i - kTokens;
+        store_shared_u32(
+            scratch + 4 * i,
+            at < 0 ? block_power(g.a_scales, token + i, g.m, block, blocks, token_power(i))
+                   : block_power(g.b_scales, row + at, g.n, block, blocks, row_power(at)));
+      }
+      sync();
+      pin(sum);
+      wgmma_fence();
+      Wgmma<kTokens>::shared(sum, rows() + 2 * step, box() + 2 * step, 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(sum);
+      const int p0 = load_shared_u32(scratch + 4 * upper);
+      const int p1 = load_shared_u32(scratch + 4 * (upper + 8));
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const U32x2 q = load_shared_u32x2(scratch + 4 * (i * 2 + lane % 4 * 2));
+        const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
+        total[i] += scale_by_power(sum[i], p0 + q0);
+        total[i + 1] += scale_by_power(sum[i + 1], p0 + q1);
+        total[i + 2] += scale_by_power(sum[i + 2], p1 + q0);
+        total[i + 3] += scale_by_power(sum[i + 3], p1 + q1);
+      }
+    }
+    filled.advance();
+    release();
+  }
+
+  // total * 2^(row power + token power). Easy powers multiply one after the other; others in halves
+  // of their sum.
+  DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
+    const int upper = warp * 16 + lane / 4;
+    const int p0 = row_power(upper), p1 = row_power(upper + 8);
+    const u32 tokens = powers + 4 * (kRows + lane % 4 * 2);
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += 4) {
+      const U32x2 q = load_shared_u32x2(tokens + 8 * i);
+      const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
+      if (easy) {
+        const float s0 = power_of_two(p0), s1 = power_of_two(p1);
+        const float c0 = power_of_two(q0), c1 = power_of_two(q1);
+        total[i] = total[i] * s0 * c0;
+        total[i + 1] = total[i + 1] * s0 * c1;
+        total[i + 2] = total[i + 2] * s1 * c0;
+        total[i + 3] = total[i + 3] * s1 * c1;
+      } else {
+        total[i] = scale_by_power(total[i], p0 + q0);
+        total[i + 1] = scale_by_power(total[i + 1], p0 + q1);
+        total[i + 2] = scale_by_power(total[i + 2], p1 + q0);
+        total[i + 3] = scale_by_power(total[i + 3], p1 + q1);
+      }
+    }
+  }
+
+  // 16-bit D = alpha * total: 64 tokens x 64 rows at a time, turned around by stmatrix, two
+  // buffers; TMA clips what lies outside.
+  DEVICE void store_plain(const float (&total)[kAccumulators], const TensorMap* map, int token,
+                          int row) const {
+#pragma unroll
+    for (int chunk = 0; chunk < kTokens / kChunk; ++chunk) {
+      const u32 buffer = shared.out(index) + chunk % 2 * (kOutBytes / 2);
+      if (thread == 0) bulk_wait_read<1>();
+      sync();
+#pragma unroll
+      for (int j = 0; j < kChunk / 8; j += 2) {
+        u32 words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* v = &total[(chunk * (kChunk / 8) + j + i / 2) * 4 + i % 2 * 2];
+          words[i] =
+              MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
+        }
+        const u32 at = (j + lane / 16) * 8 + lane % 8, piece = warp * 2 + lane / 8 % 2;
+        store_matrix_x4_transposed(buffer + at * 128 + ((piece ^ (lane % 8)) << 4), words);
+      }
+      async_proxy_fence();
+      sync();
+      if (thread == 0) {
+        tma_store(map, buffer, row, token + chunk * kChunk);
+        bulk_commit();
+      }
+    }
+  }
+
+  // Address of (token, row) of the sums: 32 bytes move by the token, so that a warp's stores fall
+  // into all banks.
+  DEVICE u32 place(int token, int row) const {
+    return shared.out(index) + (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
+  }
+
+  // Everything else: kChunk tokens in FP32 through this warpgroup's buffer.
+  DEVICE void store_full(const float (&total)[kAccumulators], int token, int row) const {
+    const int upper = warp * 16 + lane / 4;
+#pragma unroll
+    for (int chunk = 0; chunk < kTokens / kChunk; ++chunk) {
+      sync();
+#pragma unroll
+      for (int i = 0; i < kChunk / 2; i += 4) {
+        const float* v = &total[chunk * (kChunk / 2) + i];
+        const int at = i * 2 + lane % 4 * 2;
+        store_shared_f32(place(at, upper), v[0]);
+        store_shared_f32(place(at + 1, upper), v[1]);
+        store_shared_f32(place(at, upper + 8), v[2]);
+        store_shared_f32(place(at + 1, upper + 8), v[3]);
+      }
+      sync();
+      auto product = [&](int at, int pair) { return load_shared_f32x2(place(at, 2 * pair)); };
+      finish_rows<kChunk, kWarpgroup>(g.epilogue, product, token + chunk * kChunk, row,
+                                      shared.out(index), 1 + index);
+    }
+    sync();
+  }
+
+  DEVICE void run(const TensorMap& d) {
+    const Walk walk(g);
+    int number = 0;
+    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
+      const int buffer = buffer_of(number);
+      const int token = walk.token(tile), row = walk.row(tile) + index * kTileRows;
+      powers = shared.powers(buffer);
+      mbarrier_wait(shared.powers_full(buffer), parity_of(number));
+      const int largest = largest_power();
+      float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
+      if (largest == kWideRow) {
+        if (thread == 0) bulk_wait_read<0>();
+#pragma unroll 1
+        for (int group = 0; group < walk.groups; ++group) {
+          sum_stage_wide(total, even, token, row, group);
+        }
+      } else {
+        int left = walk.groups;
+#pragma unroll 1
+        for (; left >= kUnroll; left -= kUnroll) sum_stages<kUnroll>(total, even, odd);
+#pragma unroll 1
+        for (; left >= 4; left -= 4) sum_stages<4>(total, even, odd);
+#pragma unroll 1
+        for (; left > 0; --left) sum_stages<1>(total, even, odd);
+        scale(total, largest <= kEasyPower);
+      }
+      if (lane == 0) mbarrier_arrive(shared.powers_empty(buffer));
+      if (MX_PLAIN_DTYPE) {
+        if (g.epilogue.alpha != 1.f) {
+#pragma unroll
+          for (int i = 0; i < kAccumulators; ++i) total[i] *= g.epilogue.alpha;
+        }
+        store_plain(total, &d, token, row);
+      } else {
+        store_full(total, token, row);
+      }
+    }
+    if (MX_PLAIN_DTYPE && thread == 0) bulk_wait_all();
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    gemm_decoded(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+                 const __grid_constant__ TensorMap d, const __grid_constant__ PackedGemm g) {
+  extern __shared__ __align__(1024) u8 memory[];
+  const Shared shared{shared_address(memory)};
+  const bool decodes = threadIdx.x >= kConsumerThreads;
+
+  // Prologue
+  let_next_grid_start();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_init(shared.full(i), 1 + 4);
+      mbarrier_init(shared.empty(i), 4 * kRowGroups);
+    }
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(shared.powers_full(i), kDecodingWarps);
+      mbarrier_init(shared.powers_empty(i), 4 * kRowGroups);
+    }
+    for (int i = 0; i < kDecodingWarps * kSlots; ++i) mbarrier_init(shared.arrived(0, i), 1);
+    mbarrier_init_fence();
+  }
+  if (decodes) Decoder(g, a, b, shared).prefetch();
+  fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
+  __syncthreads();
+  wait_for_previous_grid();
+
+  // Steady state, drain and epilogue, by role
+  if (decodes) {
+    give_registers<kDecoderRegisters>();
+    Decoder(g, a, b, shared).run();
+  } else {
+    take_registers<kConsumerRegisters>();
+    Consumer(g, shared).run(d);
+  }
+}
