@@ -22,7 +22,6 @@ from mxgemm.runtime.nvrtc import Source
 
 MAX_CACHED_MAPS = 4096
 MAX_CACHED_CONFIGS = 256
-SWIZZLED_ROW_BYTES = 128
 
 
 class Kernel:
@@ -131,8 +130,8 @@ _ELEMENTS = {
 def tensor_map(
     address: int, dtype: torch.dtype, rows: int, columns: int, row_bytes: int, box: tuple[int, int]
 ) -> Any:
-    """Return the map of a matrix in device memory, copied in boxes; rows of a box that are 128
-    bytes wide are swizzled over 128 bytes, narrower ones lie as they are.
+    """Return the map of a matrix in device memory, copied in boxes whose rows of 128 bytes are
+    swizzled over 128 bytes.
 
     A map is a description of addresses: it stays valid whatever the memory holds.
 
@@ -146,8 +145,6 @@ def tensor_map(
     Returns:
         the driver's object; `getPtr()` is its address.
     """
-    swizzle = driver.CUtensorMapSwizzle
-    wide = box[1] * dtype.itemsize == SWIZZLED_ROW_BYTES
     return _check(
         driver.cuTensorMapEncodeTiled(
             _ELEMENTS[dtype],
@@ -158,7 +155,7 @@ def tensor_map(
             [driver.cuuint32_t(box[1]), driver.cuuint32_t(box[0])],
             [driver.cuuint32_t(1), driver.cuuint32_t(1)],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            swizzle.CU_TENSOR_MAP_SWIZZLE_128B if wide else swizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),

@@ -36,8 +36,10 @@ FOLDED_SHARED_BYTES = (
 )
 FOLDED_SUM_ROWS = 64
 
-ONE_GROUP_COST = 0.6
-"""Time of a tile of 64 weight rows, as a part of that of one of 128."""
+HALF_TILE_COST = 0.7
+"""Time of a tile of 128 rows of activations, as a part of that of one of 256: the weight is decoded
+for either.
+"""
 
 PACKED_TILE_ROWS = 64
 PACKED_TILE_BYTES = PACKED_TILE_ROWS * TILE_K // 2 + PACKED_TILE_ROWS * TILE_K // BLOCK
@@ -47,8 +49,10 @@ SHARED_BYTES = 232448
 IN_REGISTERS_LARGEST_M = 64
 """Above, a packed weight is decoded through shared memory instead of in registers."""
 
-FOLD_IN_PLACE_LARGEST_M = 16
-"""Up to here the kernel that decodes in registers folds the activations itself."""
+PACKED_EARLY_STAGES = 4
+"""Stages of weights asked for while the fold of the activations still runs; more of them stand in
+the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 with 12, 2026-11-30).
+"""
 
 PACKED_LARGEST_M = 1024
 """Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of
@@ -106,7 +110,6 @@ class PackedConfig:
         stages: of the ring of copies.
         strict: promote every 32 k instead of every 128.
         decode_ahead: decode the next stage's weights under the multiplications of this one's.
-        fold_a: A comes canonical and the kernel folds it; m <= tokens.
     """
 
     tokens: int
@@ -115,7 +118,6 @@ class PackedConfig:
     stages: int
     strict: bool = False
     decode_ahead: bool = False
-    fold_a: bool = False
 
     name = "gemm_packed"
 
@@ -131,7 +133,6 @@ class PackedConfig:
                 ("MX_STAGES", self.stages),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_DECODE_AHEAD", int(self.decode_ahead)),
-                ("MX_FOLD_A", int(self.fold_a)),
             ),
         )
 
@@ -147,7 +148,7 @@ class PackedConfig:
         stage = self.tokens * TILE_K + self.row_groups * PACKED_TILE_BYTES
         sums = consumers * self.tokens * PACKED_TILE_ROWS * 4
         powers = consumers * 4 * (PACKED_TILE_ROWS + self.tokens)
-        return self.stages * stage + sums + powers + 4 * self.tokens + 8 * 16 + 16 * self.stages
+        return self.stages * stage + sums + powers + 8 * 16 + 16 * self.stages
 
     @property
     def rows(self) -> int:
@@ -165,25 +166,24 @@ class DecodedConfig:
     """gemm_decoded.cu: the weight, packed or canonical, folded through shared memory.
 
     Attributes:
-        tokens: rows of A in a tile: 8, 16, 32, 64 or 128.
-        row_groups: groups of 64 weight rows in a tile, a consumer warpgroup each: 1 or 2.
+        tokens: rows of A in a tile: 8, 16, 32, 64, 128 or 256.
         stages: of the ring of folded operands.
-        slots: groups of codes that a decoding warp has asked for ahead.
+        depth: groups of codes that a decoding lane holds or has asked for.
         canonical: the weight was not prepared.
         strict, plain, dtype: as of `FoldedConfig`.
     """
 
     tokens: int
-    row_groups: int
     stages: int
-    slots: int
+    depth: int
     canonical: bool
     strict: bool
     plain: bool
     dtype: torch.dtype
 
     name = "gemm_decoded"
-    fold_a = False
+    rows = PACKED_TILE_ROWS
+    """Rows of the weight in a tile."""
 
     @property
     def source(self) -> Source:
@@ -192,9 +192,8 @@ class DecodedConfig:
             HERE / "gemm_decoded.cu",
             (
                 ("MX_TOKENS", self.tokens),
-                ("MX_ROW_GROUPS", self.row_groups),
                 ("MX_STAGES", self.stages),
-                ("MX_SLOTS", self.slots),
+                ("MX_DEPTH", self.depth),
                 ("MX_CANONICAL", int(self.canonical)),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
@@ -202,30 +201,28 @@ class DecodedConfig:
         )
 
     @property
-    def threads(self) -> int:
-        """Of a block: the consumers and two decoding warpgroups."""
-        return 128 * (self.row_groups + 2)
+    def consumers(self) -> int:
+        """Warpgroups that multiply, with up to 128 tokens each."""
+        return 2 if self.tokens > 128 else 1
 
     @property
-    def rows(self) -> int:
-        """Rows of the weight in a tile."""
-        return self.row_groups * PACKED_TILE_ROWS
+    def threads(self) -> int:
+        """Of a block: the consumers and two decoding warpgroups."""
+        return 128 * (self.consumers + 2)
 
     @property
     def sum_rows(self) -> int:
         """Rows of D that one partial sum of a bias gradient covers."""
-        return min(self.tokens, 64)
+        return min(self.tokens, 32)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block; kSharedBytes of the source."""
         stages = self.stages * (self.tokens + self.rows) * TILE_K
-        out = self.row_groups * self.sum_rows * PACKED_TILE_ROWS * 4
-        piece = PACKED_TILE_ROWS * TILE_K // 8 if self.canonical else PACKED_TILE_BYTES // 4
-        slots = 8 * self.slots * self.row_groups * piece
+        out = self.consumers * self.sum_rows * self.rows * 4
         powers = 2 * 4 * (self.rows + self.tokens)
-        barriers = 8 * (2 * self.stages + 8 * self.slots + 4)
-        return stages + out + slots + powers + 8 * 16 + barriers
+        barriers = 8 * (2 * self.stages + 4)
+        return stages + out + powers + 8 * 16 + barriers
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +267,7 @@ def _packed(problem: GemmProblem, folded: FoldedConfig) -> PackedConfig | Decode
     if m > IN_REGISTERS_LARGEST_M:
         return _decoded(problem, folded, canonical=False)
     tokens = _tokens(m)
-    fold_a = m <= FOLD_IN_PLACE_LARGEST_M and not problem.a.prepared_by
-    return PackedConfig(tokens, 4, 1, 16 if tokens <= 32 else 8, strict, fold_a=fold_a)
+    return PackedConfig(tokens, 4, 1, 16 if tokens <= 32 else 8, strict)
 
 
 def _canonical(problem: GemmProblem, folded: FoldedConfig) -> DecodedConfig | None:
@@ -281,23 +277,27 @@ def _canonical(problem: GemmProblem, folded: FoldedConfig) -> DecodedConfig | No
 
 
 def _tokens(m: int) -> int:
-    return next((tokens for tokens in (8, 16, 32, 64) if m <= tokens), 128)
+    return next((tokens for tokens in (8, 16, 32, 64, 128) if m <= tokens), 256)
 
 
 def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> DecodedConfig:
-    """Return the form with two groups of rows where its tiles fill the device, else with one, whose
-    tiles are half as large.
+    """Return a form whose tiles hold all of A's rows, or 256 of them where that leaves no more of
+    the device idle than 128 would.
     """
     tokens = _tokens(problem.m)
-    common = (canonical, folded.strict, folded.plain and tokens >= 64, folded.dtype)
-    tiles = -(-problem.m // tokens) * -(-problem.n // PACKED_TILE_ROWS)
-    waves_of_two = -(-tiles // (2 * NUM_MULTIPROCESSORS))
-    waves_of_one = -(-tiles // NUM_MULTIPROCESSORS)
-    # Two groups leave too few registers for promotion every 32 k and for canonical codes.
-    one_group = canonical or folded.strict or tokens < 128
-    if one_group or waves_of_one * ONE_GROUP_COST < waves_of_two:
-        return DecodedConfig(tokens, 1, 6, 6, *common)
-    return DecodedConfig(tokens, 2, 4, 3, *common)
+    if tokens > 128 and (canonical or folded.strict or _halves_are_faster(problem)):
+        tokens = 128
+    stages, depth = (5, 2) if tokens > 128 else (8, 3)
+    plain = folded.plain and tokens >= 64
+    return DecodedConfig(tokens, stages, depth, canonical, folded.strict, plain, folded.dtype)
+
+
+def _halves_are_faster(problem: GemmProblem) -> bool:
+    def waves(tokens: int) -> int:
+        tiles = -(-problem.m // tokens) * -(-problem.n // PACKED_TILE_ROWS)
+        return -(-tiles // NUM_MULTIPROCESSORS)
+
+    return waves(128) * HALF_TILE_COST < waves(256)
 
 
 def round_up(value: int, multiple: int) -> int:

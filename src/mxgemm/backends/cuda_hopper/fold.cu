@@ -117,9 +117,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 3)
     fold_rows(const __grid_constant__ Fold fold) {
   __shared__ U32x2 table[kFoldTableRows];
   __shared__ Extent partial[kThreads / kWarp];
-  let_next_grid_start();
   fill_fold_table(table);
   wait_for_previous_grid();
+  let_next_grid_start();  // whoever starts now finds what earlier kernels wrote
   if (blockIdx.x == 0 && threadIdx.x < fold.num_tickets) fold.tickets[threadIdx.x] = 0;
   const FoldOperand &first = fold.first, &second = fold.second;
   const int k = fold.k;

@@ -25,16 +25,16 @@
 #include "wgmma.cuh"
 
 #ifndef MX_TOKENS
-#define MX_TOKENS 128
-#endif
-#ifndef MX_ROW_GROUPS
-#define MX_ROW_GROUPS 2
+#define MX_TOKENS 256
 #endif
 #ifndef MX_STAGES
-#define MX_STAGES 4
+#define MX_STAGES 5
 #endif
-#ifndef MX_SLOTS
-#define MX_SLOTS 3
+#ifndef MX_DEPTH
+#define MX_DEPTH 2
+#endif
+#ifndef MX_PREFETCH
+#define MX_PREFETCH 16
 #endif
 #ifndef MX_CANONICAL
 #define MX_CANONICAL 0
@@ -46,21 +46,28 @@
 #define MX_PLAIN_DTYPE 2  // as in gemm_folded.cu; needs 64 tokens or more
 #endif
 
-constexpr int kTokens = MX_TOKENS, kRowGroups = MX_ROW_GROUPS, kRows = kRowGroups * kTileRows;
-constexpr int kStages = MX_STAGES, kSlots = MX_SLOTS;
+constexpr int kTokens = MX_TOKENS, kRows = kTileRows;
+constexpr int kConsumers = kTokens > 128 ? 2 : 1, kGroupTokens = kTokens / kConsumers;
+constexpr int kStages = MX_STAGES;
+constexpr int kDepth = MX_DEPTH;  // groups of its own that a decoding lane holds or has asked for
 constexpr int kDecoders = 2, kDecodingWarps = 4 * kDecoders;
-constexpr int kConsumerThreads = kRowGroups * kWarpgroup;
+constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kDecoders * kWarpgroup;
-constexpr int kConsumerRegisters = kRowGroups == 2 ? 208 : 232;
-constexpr int kDecoderRegisters = kRowGroups == 2 ? 48 : 136;
-constexpr int kAccumulators = kTokens / 2;
+constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
+constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
+constexpr int kAccumulators = kGroupTokens / 2;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? 16 : 4;
-constexpr int kChunk = kTokens < 64 ? kTokens : 64;  // tokens of a pass of the epilogue
+#ifndef MX_UNROLL
+#define MX_UNROLL 8
+#endif
+constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? MX_UNROLL : 4;
+constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
+constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
-constexpr int kUnits = 2 * kRowGroups;  // blocks of 32 codes that a decoding lane has of a group
-constexpr int kWarpRows = kRows / 4;
-constexpr int kPrefetchedGroups = 12;
+constexpr int kUnits = 2;               // blocks of 32 codes that a decoding lane has of a group
+constexpr int kPrefetch = MX_PREFETCH;  // groups whose packed tiles are brought to L2 ahead
+constexpr int kPrefetchStep = 8;
+static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
 
 // Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
@@ -68,16 +75,13 @@ constexpr int kBoxBytes = kTokens * kTileK, kFoldedBytes = kRows * kTileK;
 constexpr int kFoldedOffset = kStages * kBoxBytes;
 constexpr int kOutOffset = kFoldedOffset + kStages * kFoldedBytes;
 constexpr int kOutBytes = kChunk * kTileRows * 4;  // of one consumer
-constexpr int kSlotsOffset = kOutOffset + kRowGroups * kOutBytes;
-constexpr int kSlotBytes = kRowGroups * (MX_CANONICAL ? kPieceCodeBytes : kPieceBytes);
-constexpr int kPowersOffset = kSlotsOffset + kDecodingWarps * kSlots * kSlotBytes;
+constexpr int kPowersOffset = kOutOffset + kConsumers * kOutBytes;
 constexpr int kTableOffset = kPowersOffset + 2 * 4 * kPowers;
 constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
-constexpr int kBarriers = 2 * kStages + kDecodingWarps * kSlots + 4;
+constexpr int kBarriers = 2 * kStages + 4;
 constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
-static_assert(kOutBytes >= 4 * kSteps * (kTokens + kTileRows) || kTokens < 32,
-              "wide stages keep their powers there");
+static_assert(kOutBytes >= 4 * (kGroupTokens + kTileRows), "wide stages keep their powers there");
 
 using Walk = PackedWalk<kTokens, kRows>;
 
@@ -105,95 +109,100 @@ struct Shared {
   DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
   DEVICE u32 folded(int stage) const { return base + kFoldedOffset + stage * kFoldedBytes; }
   DEVICE u32 out(int consumer) const { return base + kOutOffset + consumer * kOutBytes; }
-  DEVICE u32 slot(int warp, int i) const {
-    return base + kSlotsOffset + (warp * kSlots + i) * kSlotBytes;
-  }
   DEVICE u32 powers(int buffer) const { return base + kPowersOffset + buffer * 4 * kPowers; }
   DEVICE u32 table() const { return base + kTableOffset; }
   DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
   DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
   DEVICE u32 powers_full(int buffer) const { return full(2 * kStages + buffer); }
   DEVICE u32 powers_empty(int buffer) const { return powers_full(buffer) + 16; }
-  DEVICE u32 arrived(int warp, int i) const { return full(2 * kStages + 4 + warp * kSlots + i); }
+};
+
+// What a decoding lane holds of a group: kUnits blocks of 32 codes.
+struct Blocks {
+  U32x4 words[kUnits];
+  u32 notes[MX_CANONICAL ? kUnits : 1];  // scales, or both table offsets
 };
 
 struct Decoder {
   const PackedGemm& g;
   const TensorMap& tokens;
-  const TensorMap& codes;
   Shared shared;
   Walk walk;
-  int index, warp, lane;  // of the decoding warps: 4 index + piece
-  int piece;
-  int ahead_tile, ahead_group;  // what is copied next
-  Cursor<kSlots> slot;
+  int index, piece, lane;
   Cursor<kStages> stage;
+  const u8* source =
+      nullptr;             // packed: this lane's first block of the group that is asked for next
+  int token = 0, row = 0;  // where the tile starts
 
-  DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, const TensorMap& b, Shared s)
+  DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
       : g(gemm),
         tokens(a),
-        codes(b),
         shared(s),
         walk(gemm),
-        warp((threadIdx.x - kConsumerThreads) / kWarp),
-        lane(threadIdx.x % kWarp),
-        ahead_tile(blockIdx.x) {
-    index = warp / 4;
-    piece = warp % 4;
-    ahead_group = index;
+        index((threadIdx.x - kConsumerThreads) / kWarpgroup),
+        piece(threadIdx.x / kWarp % 4),
+        lane(threadIdx.x % kWarp) {
     stage.advance(index);
   }
 
-  DEVICE const u8* tile(int row, int group) const {
-    return g.weights + (static_cast<long long>(row / kTileRows) * walk.groups + group) * kTileBytes;
+  // Numbers of tiles fit an int: 2^31 of them are terabytes.
+  DEVICE const u8* tiles(int group) const {
+    return g.weights + static_cast<long long>(row / kTileRows * walk.groups + group) * kTileBytes;
   }
 
-  // Brings the first groups of B near, whatever the kernel before may still write: L2 stays
+  // Goes to this block's tile of a number; whether there is one.
+  DEVICE bool enter(int number) {
+    const int tile = blockIdx.x + number * gridDim.x;
+    token = walk.token(tile);
+    row = walk.row(tile);
+    source = tiles((index + number * walk.groups) % kDecoders) + piece * kPieceBytes + lane * 16;
+    return tile < walk.count;
+  }
+
+  // Brings packed tiles near. Before the kernel before has finished too: it is a hint, and L2 stays
   // coherent.
-  DEVICE void prefetch() const {
-    if (MX_CANONICAL || index || lane || blockIdx.x >= walk.count) return;
-    const int bytes = min(kPrefetchedGroups, walk.groups) * kTileBytes / 4;
-    for (int i = 0; i < kRowGroups; ++i) {
-      prefetch_bulk(tile(walk.row(blockIdx.x) + i * kTileRows, 0) + piece * bytes, bytes);
-    }
-  }
-
-  // Starts the copy of this warp's rows of the next group of its own into a slot; by one lane.
-  DEVICE void fetch(int i) {
-    while (ahead_group >= walk.groups) {
-      ahead_group -= walk.groups;
-      ahead_tile += gridDim.x;
-    }
-    if (ahead_tile >= walk.count) return;
-    const u32 target = shared.slot(warp, i), barrier = shared.arrived(warp, i);
-    const int row = walk.row(ahead_tile);
-    mbarrier_expect(barrier, kSlotBytes);
-    if (MX_CANONICAL) {
-      tma_load(target, &codes, barrier, ahead_group * (kTileK / 2), row + piece * kWarpRows);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kRowGroups; ++j) {
-        bulk_load(target + j * kPieceBytes,
-                  tile(row + j * kTileRows, ahead_group) + piece * kPieceBytes, kPieceBytes,
-                  barrier);
-      }
-    }
-    ahead_group += kDecoders;
+  DEVICE void prefetch(int first, int count) const {
+    count = min(count, walk.groups - first);
+    if (MX_CANONICAL || !kPrefetch || index || lane || token || count <= 0) return;
+    prefetch_bulk(tiles(first) + piece * count * kPieceBytes, count * kPieceBytes);
   }
 
   // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.
   DEVICE int unit_row(int unit) const {
-    if (MX_CANONICAL) return piece * kWarpRows + unit * 8 + lane / 4;
-    return unit / 2 * kTileRows + piece * kPieceRows + unit % 2 * 8 + lane % 8;
+    return piece * kPieceRows + unit * 8 + (MX_CANONICAL ? lane / 4 : lane % 8);
   }
   DEVICE int unit_step() const { return MX_CANONICAL ? lane % 4 : lane / 8; }
+
+  // Asks for the blocks of a group.
+  DEVICE void load(Blocks& blocks, int group) {
+    if (group >= walk.groups) return;
+    if (MX_CANONICAL) {
+      const int per_row = g.k / kStepK, block = group * kSteps + lane % 4;
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        const long long at = static_cast<long long>(row + unit_row(unit)) * per_row + block;
+        blocks.words[unit] = {0, 0, 0, 0};
+        blocks.notes[unit] = 0;
+        if (row + unit_row(unit) < g.n && block < per_row) {
+          blocks.words[unit] = load_once(reinterpret_cast<const U32x4*>(g.weights) + at);
+          blocks.notes[unit] = g.b_scales[at];
+        }
+      }
+    } else {
+      const int note = kPieceCodeBytes + lane % 8 * 8 + lane / 8 * 2 - lane * 16;
+      blocks.notes[0] = load_once(reinterpret_cast<const u16*>(source + note));
+      blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source));
+      blocks.words[1] = load_once(reinterpret_cast<const U32x4*>(source) + kPieceCodeBytes / 32);
+      source += kDecoders * kTileBytes;
+    }
+  }
 
   static DEVICE int half_of(u32 lanes) { return lanes >> 16 ? 1 : 0; }
 
   // A power of each of this warp's share of the rows, from the scales: two rows at a time.
   DEVICE void find_row_powers(int row0, u32 target) const {
-    constexpr int kShare = kRows / kDecodingWarps, kPairs = kRowGroups == 2 ? 2 : 4;
-    const int blocks = g.k / kStepK, half = lane / 16;
+    constexpr int kShare = kRows / kDecodingWarps, kPairs = 4;
+    const int blocks = g.k / kStepK, half = lane / 16, warp = 4 * index + piece;
     for (int first = warp * kShare; first < (warp + 1) * kShare; first += 2 * kPairs) {
       Extent extents[kPairs];
       if (blocks % 16 == 0) {
@@ -236,11 +245,11 @@ struct Decoder {
   }
 
   // The powers of a tile's rows of B and of A; kRows + kTokens numbers.
-  DEVICE void publish_powers(int tile, int number) const {
+  DEVICE void publish_powers(int number) const {
     const int buffer = buffer_of(number);
     mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
     const u32 target = shared.powers(buffer);
-    const int token = walk.token(tile), row = walk.row(tile);
+#pragma unroll 1
     for (int i = threadIdx.x - kConsumerThreads; i < kPowers; i += kDecoders * kWarpgroup) {
       if (MX_CANONICAL && i < kRows) continue;
       const int at = token + i - kRows;
@@ -252,73 +261,41 @@ struct Decoder {
     if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
   }
 
-  DEVICE u32 block_scale(int row, int group) const {
-    const int block = group * kSteps + unit_step(), blocks = g.k / kStepK;
-    if (row >= g.n || block >= blocks) return 0;
-    return g.b_scales[static_cast<long long>(row) * blocks + block];
-  }
-
-  // Table offset of a block: from its tile, or from its scale and its row's power.
-  DEVICE u32 offset(int unit, u32 source, u32 powers, u32 scale) const {
-    if (!MX_CANONICAL) {
-      return load_shared_u8(source + unit / 2 * kPieceBytes + kPieceCodeBytes + lane % 8 * 8 +
-                            unit % 2 * 4 + lane / 8);
-    }
-    return fold_offset(scale, load_shared_u32(powers + 4 * unit_row(unit)));
-  }
-
-  // Folds one group into its stage, two blocks a lane at a time. `scales` of a canonical B: of this
-  // group, replaced by those of this warp's next.
-  DEVICE void decode(int tile, int group, u32 powers, u32 (&scales)[kUnits]) {
+  // Folds one group into its stage and asks for the blocks of `next` in their place; after the
+  // fence, which would wait for them.
+  DEVICE void decode(Blocks& blocks, int group, int next, u32 powers) {
     mbarrier_wait(shared.empty(stage.at), stage.parity ^ 1);
-    if (piece == 0 && lane == 0) {
+    if (piece == group / kDecoders % 4 && lane == 0) {
       mbarrier_expect(shared.full(stage.at), kBoxBytes);
-      tma_load(shared.box(stage.at), &tokens, shared.full(stage.at), group * kTileK,
-               walk.token(tile));
+      tma_load(shared.box(stage.at), &tokens, shared.full(stage.at), group * kTileK, token);
     }
     // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
     const u32 target = shared.folded(stage.at) + unit_row(0) * kTileK;
-    const u32 chunk = 2 * unit_step(), turn = unit_row(0) % 8;
-    const u32 left = target + ((chunk ^ turn) << 4), right = target + (((chunk + 1) ^ turn) << 4);
-    const u32 source = shared.slot(warp, slot.at);
-    mbarrier_wait(shared.arrived(warp, slot.at), slot.parity);
+    const u32 chunk = 2 * unit_step(), swap = unit_row(0) % 8;
+    const u32 left = target + ((chunk ^ swap) << 4), right = target + (((chunk + 1) ^ swap) << 4);
+    U32x2 entries[kUnits];
 #pragma unroll
-    for (int pair = 0; pair < kUnits; pair += 2) {
-      U32x4 words[2];
-      u32 offsets[2];
+    for (int i = 0; i < kUnits; ++i) {
+      const u32 offset =
+          MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_u32(powers + 4 * unit_row(i)))
+                       : (blocks.notes[0] >> (8 * i)) & 255;
+      entries[i] = load_shared_u32x2(shared.table() + offset);
+    }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int unit = pair + i;
-        offsets[i] = offset(unit, source, powers, scales[unit]);
-        words[i] = load_shared_u32x4(
-            source + lane * 16 +
-            (MX_CANONICAL ? unit * 512 : unit / 2 * kPieceBytes + unit % 2 * 512));
-        if (MX_CANONICAL) {
-          scales[unit] = block_scale(walk.row(tile) + unit_row(unit), group + kDecoders);
-        }
-      }
-      if (pair + 2 == kUnits) {
-        __syncwarp();
-        if (lane == 0) fetch(slot.at);
-        slot.advance();
-      }
-      const U32x2 entries[2] = {load_shared_u32x2(shared.table() + offsets[0]),
-                                load_shared_u32x2(shared.table() + offsets[1])};
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int rows = unit_row(pair + i) - unit_row(0);
-        const U32x2 w0 = fold(words[i].x, entries[i]), w1 = fold(words[i].y, entries[i]);
-        const U32x2 w2 = fold(words[i].z, entries[i]), w3 = fold(words[i].w, entries[i]);
-        store_shared_u32x4(left + rows * kTileK, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
-                                                              : U32x4{w0.x, w1.x, w2.x, w3.x});
-        store_shared_u32x4(right + rows * kTileK, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
-                                                               : U32x4{w0.y, w1.y, w2.y, w3.y});
-      }
+    for (int i = 0; i < kUnits; ++i) {
+      const U32x4& v = blocks.words[i];
+      const U32x2 w0 = fold(v.x, entries[i]), w1 = fold(v.y, entries[i]);
+      const U32x2 w2 = fold(v.z, entries[i]), w3 = fold(v.w, entries[i]);
+      store_shared_u32x4(left + i * 8 * kTileK, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
+                                                             : U32x4{w0.x, w1.x, w2.x, w3.x});
+      store_shared_u32x4(right + i * 8 * kTileK, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
+                                                              : U32x4{w0.y, w1.y, w2.y, w3.y});
     }
     async_proxy_fence();
     __syncwarp();
     if (lane == 0) mbarrier_arrive(shared.full(stage.at));
     stage.advance(kDecoders);
+    load(blocks, next);
   }
 
   static DEVICE U32x2 fold(u32 word, U32x2 entry) {
@@ -326,24 +303,29 @@ struct Decoder {
   }
 
   DEVICE void run() {
-    if (lane == 0) {
-      for (int i = 0; i < kSlots; ++i) fetch(i);
-    }
-    int group = index, number = 0;
-    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
-      u32 scales[kUnits] = {};
-      if (MX_CANONICAL) {
+#pragma unroll 1
+    for (int number = 0; enter(number); ++number) {
+      const int first = (index + number * walk.groups) % kDecoders;  // they take turns throughout
+      if (number) prefetch(0, kPrefetch);
+      publish_powers(number);
+      Blocks blocks[kDepth];
 #pragma unroll
-        for (int i = 0; i < kUnits; ++i) {
-          scales[i] = block_scale(walk.row(tile) + unit_row(i), group);
-        }
+      for (int i = 0; i < kDepth; ++i) {
+        load(blocks[i], first + i * kDecoders);
       }
-      publish_powers(tile, number);
       const u32 powers = shared.powers(buffer_of(number));
       if (MX_CANONICAL) mbarrier_wait(shared.powers_full(buffer_of(number)), parity_of(number));
 #pragma unroll 1
-      for (; group < walk.groups; group += kDecoders) decode(tile, group, powers, scales);
-      group -= walk.groups;
+      for (int group = first; group < walk.groups; group += kDepth * kDecoders) {
+        if (group % kPrefetchStep < kDepth * kDecoders) {
+          prefetch(group / kPrefetchStep * kPrefetchStep + kPrefetch, kPrefetchStep);
+        }
+#pragma unroll
+        for (int i = 0; i < kDepth; ++i) {
+          const int at = group + i * kDecoders;
+          if (at < walk.groups) decode(blocks[i], at, at + kDepth * kDecoders, powers);
+        }
+      }
     }
   }
 };
@@ -366,15 +348,17 @@ struct Consumer {
 
   DEVICE void sync() const { named_barrier(1 + index, kWarpgroup); }
 
-  DEVICE int row_power(int row) const {
-    return load_shared_u32(powers + 4 * (index * kTileRows + row));
+  DEVICE int row_power(int row) const { return load_shared_u32(powers + 4 * row); }
+  DEVICE int token_power(int token) const {
+    return load_shared_u32(powers + 4 * (kRows + index * kGroupTokens + token));
   }
-  DEVICE int token_power(int token) const { return load_shared_u32(powers + 4 * (kRows + token)); }
 
   DEVICE int largest_power() const {
     int largest = 0;
     for (int i = lane; i < kTileRows; i += kWarp) largest = max(largest, abs(row_power(i)));
-    for (int i = lane; i < kTokens; i += kWarp) largest = max(largest, abs(token_power(i)));
+    for (int i = lane; i < kGroupTokens; i += kWarp) {
+      largest = max(largest, abs(token_power(i)));
+    }
     return __reduce_max_sync(~0u, static_cast<u32>(largest));
   }
 
@@ -383,10 +367,10 @@ struct Consumer {
     if (++unreleased == kStages) unreleased = 0;
   }
 
-  DEVICE u64 rows() const {
-    return wgmma_descriptor(shared.folded(filled.at) + index * kTileRows * kTileK);
+  DEVICE u64 rows() const { return wgmma_descriptor(shared.folded(filled.at)); }
+  DEVICE u64 box() const {
+    return wgmma_descriptor(shared.box(filled.at) + index * kGroupTokens * kTileK);
   }
-  DEVICE u64 box() const { return wgmma_descriptor(shared.box(filled.at)); }
 
   // Starts k-steps [first, first + count) of the stage under the cursor.
   DEVICE void start(float (&sum)[kAccumulators], int first, int count) const {
@@ -395,7 +379,7 @@ struct Consumer {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       if (step >= first && step < first + count) {
-        Wgmma<kTokens>::shared(sum, a + 2 * step, b + 2 * step, step > first);
+        Wgmma<kGroupTokens>::shared(sum, a + 2 * step, b + 2 * step, step > first);
       }
     }
     wgmma_commit();
@@ -444,14 +428,14 @@ struct Consumer {
   DEVICE void sum_stage_wide(float (&total)[kAccumulators], float (&sum)[kAccumulators], int token,
                              int row, int group) {
     const u32 scratch = shared.out(index);  // int32 [tokens + rows], in the idle output buffer
-    const int blocks = g.k / kStepK, upper = kTokens + warp * 16 + lane / 4;
+    const int blocks = g.k / kStepK, upper = kGroupTokens + warp * 16 + lane / 4;
     mbarrier_wait(shared.full(filled.at), filled.parity);
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
       const int block = group * kSteps + step;
       sync();
-      for (int i = thread; i < kTokens + kTileRows; i += kWarpgroup) {
-        const int at = i - kTokens;
+      for (int i = thread; i < kGroupTokens + kTileRows; i += kWarpgroup) {
+        const int at = i - kGroupTokens;
         store_shared_u32(
             scratch + 4 * i,
             at < 0 ? block_power(g.a_scales, token + i, g.m, block, blocks, token_power(i))
@@ -460,7 +444,7 @@ struct Consumer {
       sync();
       pin(sum);
       wgmma_fence();
-      Wgmma<kTokens>::shared(sum, rows() + 2 * step, box() + 2 * step, 0);
+      Wgmma<kGroupTokens>::shared(sum, rows() + 2 * step, box() + 2 * step, 0);
       wgmma_commit();
       wgmma_wait<0>();
       pin(sum);
@@ -485,7 +469,7 @@ struct Consumer {
   DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
     const int upper = warp * 16 + lane / 4;
     const int p0 = row_power(upper), p1 = row_power(upper + 8);
-    const u32 tokens = powers + 4 * (kRows + lane % 4 * 2);
+    const u32 tokens = powers + 4 * (kRows + index * kGroupTokens + lane % 4 * 2);
 #pragma unroll
     for (int i = 0; i < kAccumulators; i += 4) {
       const U32x2 q = load_shared_u32x2(tokens + 8 * i);
@@ -511,16 +495,16 @@ struct Consumer {
   DEVICE void store_plain(const float (&total)[kAccumulators], const TensorMap* map, int token,
                           int row) const {
 #pragma unroll
-    for (int chunk = 0; chunk < kTokens / kChunk; ++chunk) {
-      const u32 buffer = shared.out(index) + chunk % 2 * (kOutBytes / 2);
-      if (thread == 0) bulk_wait_read<1>();
+    for (int chunk = 0; chunk < kGroupTokens / kPlainChunk; ++chunk) {
+      const u32 buffer = shared.out(index);
+      if (thread == 0) bulk_wait_read<0>();
       sync();
 #pragma unroll
-      for (int j = 0; j < kChunk / 8; j += 2) {
+      for (int j = 0; j < kPlainChunk / 8; j += 2) {
         u32 words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float* v = &total[(chunk * (kChunk / 8) + j + i / 2) * 4 + i % 2 * 2];
+          const float* v = &total[(chunk * (kPlainChunk / 8) + j + i / 2) * 4 + i % 2 * 2];
           words[i] =
               MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
         }
@@ -530,7 +514,7 @@ struct Consumer {
       async_proxy_fence();
       sync();
       if (thread == 0) {
-        tma_store(map, buffer, row, token + chunk * kChunk);
+        tma_store(map, buffer, row, token + chunk * kPlainChunk);
         bulk_commit();
       }
     }
@@ -546,7 +530,7 @@ struct Consumer {
   DEVICE void store_full(const float (&total)[kAccumulators], int token, int row) const {
     const int upper = warp * 16 + lane / 4;
 #pragma unroll
-    for (int chunk = 0; chunk < kTokens / kChunk; ++chunk) {
+    for (int chunk = 0; chunk < kGroupTokens / kChunk; ++chunk) {
       sync();
 #pragma unroll
       for (int i = 0; i < kChunk / 2; i += 4) {
@@ -570,7 +554,7 @@ struct Consumer {
     int number = 0;
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
       const int buffer = buffer_of(number);
-      const int token = walk.token(tile), row = walk.row(tile) + index * kTileRows;
+      const int token = walk.token(tile) + index * kGroupTokens, row = walk.row(tile);
       powers = shared.powers(buffer);
       mbarrier_wait(shared.powers_full(buffer), parity_of(number));
       const int largest = largest_power();
@@ -609,8 +593,8 @@ struct Consumer {
 };
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    gemm_decoded(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
-                 const __grid_constant__ TensorMap d, const __grid_constant__ PackedGemm g) {
+    gemm_decoded(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap d,
+                 const __grid_constant__ PackedGemm g) {
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
   const bool decodes = threadIdx.x >= kConsumerThreads;
@@ -620,16 +604,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       mbarrier_init(shared.full(i), 1 + 4);
-      mbarrier_init(shared.empty(i), 4 * kRowGroups);
+      mbarrier_init(shared.empty(i), 4 * kConsumers);
     }
     for (int i = 0; i < 2; ++i) {
       mbarrier_init(shared.powers_full(i), kDecodingWarps);
-      mbarrier_init(shared.powers_empty(i), 4 * kRowGroups);
+      mbarrier_init(shared.powers_empty(i), 4 * kConsumers);
     }
-    for (int i = 0; i < kDecodingWarps * kSlots; ++i) mbarrier_init(shared.arrived(0, i), 1);
     mbarrier_init_fence();
   }
-  if (decodes) Decoder(g, a, b, shared).prefetch();
+  Decoder decoder(g, a, shared);
+  if (decodes && decoder.enter(0)) decoder.prefetch(0, kPrefetch);
   fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
   __syncthreads();
   wait_for_previous_grid();
@@ -637,7 +621,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // Steady state, drain and epilogue, by role
   if (decodes) {
     give_registers<kDecoderRegisters>();
-    Decoder(g, a, b, shared).run();
+    decoder.run();
   } else {
     take_registers<kConsumerRegisters>();
     Consumer(g, shared).run(d);

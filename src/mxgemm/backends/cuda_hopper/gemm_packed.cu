@@ -40,9 +40,6 @@
 #ifndef MX_STEPS_PER_PROMOTION
 #define MX_STEPS_PER_PROMOTION 4
 #endif
-#ifndef MX_FOLD_A
-#define MX_FOLD_A 0  // A comes canonical; m <= kTokens
-#endif
 #ifndef MX_DECODE_AHEAD
 #define MX_DECODE_AHEAD (MX_TOKENS >= 128)
 #endif
@@ -54,14 +51,9 @@ constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kWarpgroup;
 // A stage must always be filled by the same producer: two would lose count of its laps.
 constexpr int kProducers = kStages % 4 == 0 ? 4 : kStages % 3 == 0 ? 3 : kStages % 2 == 0 ? 2 : 1;
-constexpr int kProducerRegisters = MX_FOLD_A ? 64 : kConsumers == 4 ? 32 : 40;
-constexpr int kConsumerRegisters = MX_FOLD_A         ? 104
-                                   : kConsumers == 2 ? 232
-                                   : kConsumers == 3 ? 152
-                                                     : 112;
+constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
+constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 152 : 112;
 static_assert(kConsumers >= 2 && kConsumers <= 4, "registers are shared out for 2 to 4 consumers");
-static_assert(!MX_FOLD_A || kTokens <= 32,
-              "all of A's rows in one tile, few enough to fold in time");
 constexpr int kAccumulators = kTokens / 2;
 constexpr int kBoxBytes = kTokens * kTileK;
 
@@ -70,14 +62,20 @@ constexpr int kBoxBytes = kTokens * kTileK;
 constexpr int kStageTiles = kRowGroups * kTileBytes;
 constexpr int kTilesOffset = kStages * kBoxBytes;
 constexpr int kSumsOffset = kTilesOffset + kStages * kStageTiles;
-constexpr int kPrefetchedGroups = 16;
+#ifndef MX_PREFETCH
+#define MX_PREFETCH 4
+#endif
+#ifndef MX_TRIGGER
+#define MX_TRIGGER 1
+#endif
+constexpr int kPrefetch =
+    MX_PREFETCH;  // groups brought to L2 before the kernel before has finished
 constexpr int kSumsBytes = kTokens * kTileRows * 4;  // of one consumer
 static_assert(kSumsBytes >= 4 * kSteps * (kTokens + kTileRows),
               "wide stages keep their powers there");
 constexpr int kPowersOffset = kSumsOffset + kConsumers * kSumsBytes;
 constexpr int kPowersBytes = 4 * (kTileRows + kTokens);  // of one consumer
-constexpr int kTokenPowersOffset = kPowersOffset + kConsumers * kPowersBytes;
-constexpr int kTableOffset = kTokenPowersOffset + 4 * kTokens;
+constexpr int kTableOffset = kPowersOffset + kConsumers * kPowersBytes;
 constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
 constexpr int kSharedBytes = kBarriersOffset + 16 * kStages;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
@@ -104,120 +102,28 @@ struct Shared {
   }
   DEVICE u32 sums(int consumer) const { return base + kSumsOffset + consumer * kSumsBytes; }
   DEVICE u32 powers(int consumer) const { return base + kPowersOffset + consumer * kPowersBytes; }
-  DEVICE u32 token_powers() const { return base + kTokenPowersOffset; }
   DEVICE u32 table() const { return base + kTableOffset; }
   DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
   DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
 };
 
-// A's canonical rows folded into boxes, 128 k at a time, by a warp: a lane has the blocks lane % 4
-// of rows lane / 4, lane / 4 + 8, ...
-struct ActivationFold {
-  static constexpr int kUnits = kTokens / 8;
-  const PackedGemm& g;
-  Shared shared;
-  int lane;
-  U32x4 words[kUnits];
-  u32 scales[kUnits];
-
-  DEVICE ActivationFold(const PackedGemm& gemm, Shared s, int l) : g(gemm), shared(s), lane(l) {}
-
-  DEVICE int row(int unit) const { return lane / 4 + 8 * unit; }
-
-  DEVICE void load(int group) {
-    const int blocks = g.k / kStepK, block = group * kSteps + lane % 4;
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      words[i] = {0, 0, 0, 0};
-      scales[i] = 0;
-      if (row(i) < g.m && block < blocks) {
-        const long long at = static_cast<long long>(row(i)) * blocks + block;
-        words[i] = reinterpret_cast<const U32x4*>(g.a_codes)[at];
-        scales[i] = g.a_scales[at];
-      }
-    }
-  }
-
-  // Stores what was loaded and loads group `next`. Rows past the last stay as they are: zeros.
-  DEVICE void store(u32 box, int next) {
-    U32x4 left[kUnits], right[kUnits];
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      const int power = load_shared_u32(shared.token_powers() + 4 * row(i));
-      const U32x2 entry = load_shared_u32x2(shared.table() + fold_offset(scales[i], power));
-      const U32x2 w0 = fold_word(words[i].x, entry), w1 = fold_word(words[i].y, entry);
-      const U32x2 w2 = fold_word(words[i].z, entry), w3 = fold_word(words[i].w, entry);
-      left[i] = {w0.x, w0.y, w1.x, w1.y};
-      right[i] = {w2.x, w2.y, w3.x, w3.y};
-    }
-    load(next);
-    const int chunk = lane % 4 * 2, turn = lane / 4;
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      if (row(i) < g.m) {
-        store_shared_u32x4(box + row(i) * kTileK + ((chunk ^ turn) << 4), left[i]);
-        store_shared_u32x4(box + row(i) * kTileK + (((chunk + 1) ^ turn) << 4), right[i]);
-      }
-    }
-    async_proxy_fence();
-    __syncwarp();
-  }
-};
-
-// Powers of A's rows, one row a warp, and zeros in every box: what is not written is multiplied
-// too.
-DEVICE void prepare_activations(const PackedGemm& g, Shared shared) {
-  const int lane = threadIdx.x % kWarp, blocks = g.k / kStepK;
-  for (int row = threadIdx.x / kWarp; row < kTokens; row += kThreads / kWarp) {
-    Extent extent;
-    if (row < g.m) {
-      const u8* scales = g.a_scales + static_cast<long long>(row) * blocks;
-      if (blocks % 16 == 0) {
-        for (int i = lane; i < blocks / 4; i += kWarp) {
-          extent.add_four(reinterpret_cast<const u32*>(scales)[i]);
-        }
-      } else {
-        for (int i = lane; i < blocks; i += kWarp) extent.add(scales[i]);
-      }
-      extent.reduce<kWarp>();
-      if (extent.is_wide()) extent = nonzero_extent(g.a_codes, g.a_scales, row, blocks);
-    }
-    if (lane == 0) store_shared_u32(shared.token_powers() + 4 * row, extent.power());
-  }
-  for (int at = threadIdx.x * 16; at < kStages * kBoxBytes; at += kThreads * 16) {
-    store_shared_u32x4(shared.box(0) + at, {0, 0, 0, 0});
-  }
-  async_proxy_fence();
-  __syncthreads();
-}
-
-// The warps of the last warpgroup take turns along k, since one thread alone is too slow. A lane of
-// each copies; with MX_FOLD_A all of them fold A's rows into the box.
+// One thread of each warp of the last warpgroup; the warps take turns along k, since one thread
+// alone is too slow.
 struct Producer {
   const PackedGemm& g;
   const TensorMap& a;
   Shared shared;
   Walk walk;
-  int warp, lane;
+  int warp;
 
   DEVICE const u8* tiles(int row) const {
     return g.weights + static_cast<long long>(row / kTileRows) * walk.groups * kTileBytes;
   }
 
-  // Brings the first tiles near, whatever the kernel before may still write: L2 stays coherent.
-  DEVICE void prefetch() const {
-    if (lane || blockIdx.x >= walk.count) return;
-    const int bytes = min(kPrefetchedGroups, walk.groups) * kTileBytes / 4;
-    const u8* rows = tiles(walk.row(blockIdx.x)) + warp * bytes;
-    for (int i = 0; i < kRowGroups; ++i) {
-      prefetch_bulk(rows + static_cast<long long>(i) * walk.groups * kTileBytes, bytes);
-    }
-  }
-
   // Starts the copies of B's tiles of a group into a stage of the ring; `rows` are the tiles of the
   // block's first 64 rows.
   DEVICE void load_tiles(const u8* rows, int group, int stage) const {
-    mbarrier_expect(shared.full(stage), kStageTiles + (MX_FOLD_A ? 0 : kBoxBytes));
+    mbarrier_expect(shared.full(stage), kStageTiles + kBoxBytes);
 #pragma unroll
     for (int i = 0; i < kRowGroups; ++i) {
       bulk_load(shared.tile(stage, i), rows + (i * walk.groups + group) * kTileBytes, kTileBytes,
@@ -225,39 +131,46 @@ struct Producer {
     }
   }
 
-  // The tiles of the first stages, which nobody needs to have emptied.
-  DEVICE void start() const {
-    if (lane || warp >= kProducers || blockIdx.x >= walk.count) return;
-    const u8* rows = tiles(walk.row(blockIdx.x));
-    const int early = min(kStages, walk.groups);
-    for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
+  DEVICE void load_box(int token, int group, int stage) const {
+    tma_load(shared.box(stage), &a, shared.full(stage), group * kTileK, token);
+  }
+
+  // Brings the first tiles near. Before the kernel before has finished too: it is a hint, and L2
+  // stays coherent.
+  DEVICE void prefetch(const u8* rows) const {
+    const int bytes = min(kPrefetch, walk.groups) * kTileBytes / kProducers / 16 * 16;
+    for (int i = 0; i < kRowGroups; ++i) {
+      prefetch_bulk(rows + static_cast<long long>(i) * walk.groups * kTileBytes + warp * bytes,
+                    bytes);
+    }
   }
 
   DEVICE void run() const {
-    if (warp >= kProducers || (!MX_FOLD_A && lane)) return;
-    ActivationFold fold(g, shared, lane);
-    if (MX_FOLD_A) fold.load(warp);
+    if (blockIdx.x >= walk.count) return;
+    int token = walk.token(blockIdx.x);
+    const u8* rows = tiles(walk.row(blockIdx.x));
+    const int early = min(g.early, min(kStages, walk.groups));
+    if (early == 0 && kPrefetch) prefetch(rows);
+    for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
+    wait_for_previous_grid();
+    for (int group = warp; group < early; group += kProducers) load_box(token, group, group);
     Cursor base;
-    int first = min(kStages, walk.groups);  // groups before are on their way
+    int first = early;  // groups before are on their way
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
-      const u8* rows = tiles(walk.row(tile));
-      const int token = walk.token(tile);
+      if (tile != blockIdx.x) {
+        token = walk.token(tile);
+        rows = tiles(walk.row(tile));
+      }
       // Groups are counted from the stage that the tile begins with, so that a warp keeps to its
       // own stages.
       const int mine = (warp + kProducers - base.stage % kProducers) % kProducers;
-      if (MX_FOLD_A && tile != blockIdx.x) fold.load(mine);
       Cursor cursor = base;
       cursor.advance(mine);
       for (int group = mine; group < walk.groups; group += kProducers) {
         if (group >= first) {
           mbarrier_wait(shared.empty(cursor.stage), cursor.parity ^ 1);
-          if (lane == 0) load_tiles(rows, group, cursor.stage);
-        }
-        if (MX_FOLD_A) {
-          fold.store(shared.box(cursor.stage), group + kProducers);
-          if (lane == 0) mbarrier_arrive(shared.full(cursor.stage));
-        } else {
-          tma_load(shared.box(cursor.stage), &a, shared.full(cursor.stage), group * kTileK, token);
+          load_tiles(rows, group, cursor.stage);
+          load_box(token, group, cursor.stage);
         }
         cursor.advance(kProducers);
       }
@@ -294,7 +207,6 @@ struct Consumer {
       const int token_at = token + i - kTileRows;
       const int power = i < kTileRows     ? g.b_powers[row + i]
                         : token_at >= g.m ? 0
-                        : MX_FOLD_A       ? load_shared_u32(shared.token_powers() + 4 * token_at)
                                           : g.a_powers[token_at];
       store_shared_u32(target + 4 * i, power);
     }
@@ -319,10 +231,9 @@ struct Consumer {
     const u32 high_words[kSteps] = {high.x, high.y, high.z, high.w};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const U32x2 low_entry =
-          load_shared_u32x2(shared.table() + permute_bytes(offsets.x, 0, 0x4440 + step));
-      const U32x2 high_entry =
-          load_shared_u32x2(shared.table() + permute_bytes(offsets.y, 0, 0x4440 + step));
+      const u32 two = step < 2 ? offsets.x : offsets.y, first = 0x4440 + step % 2 * 2;
+      const U32x2 low_entry = load_shared_u32x2(shared.table() + permute_bytes(two, 0, first));
+      const U32x2 high_entry = load_shared_u32x2(shared.table() + permute_bytes(two, 0, first + 1));
       const U32x2 upper = fold_tile_word(low_words[step], low_entry);
       const U32x2 lower = fold_tile_word(high_words[step], high_entry);
       fragments[step][0] = upper.x;
@@ -493,6 +404,7 @@ struct Consumer {
 
   DEVICE void run() {
     const Walk walk(g);
+    wait_for_previous_grid();
     Cursor base;
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
       const int token = walk.token(tile), row = walk.row(tile) + row_group * kTileRows;
@@ -530,34 +442,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
 
-  const bool produces = threadIdx.x >= kConsumerThreads;
-  const Producer producer{g,
-                          a,
-                          shared,
-                          Walk(g),
-                          static_cast<int>(threadIdx.x) / kWarp % 4,
-                          static_cast<int>(threadIdx.x) % kWarp};
-
   // Prologue
-  let_next_grid_start();
+  if (MX_TRIGGER) let_next_grid_start();
   if (threadIdx.x == kConsumerThreads) {
     for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(shared.full(stage), MX_FOLD_A ? 2 : 1);
+      mbarrier_init(shared.full(stage), 1);
       mbarrier_init(shared.empty(stage), kRowGroups * 4);
     }
     mbarrier_init_fence();
   }
-  if (produces) producer.prefetch();
   fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
   __syncthreads();
-  wait_for_previous_grid();
-  if (produces) producer.start();
-  if (MX_FOLD_A) prepare_activations(g, shared);
 
   // Steady state, drain and epilogue, by role
-  if (produces) {
+  if (threadIdx.x >= kConsumerThreads) {
     give_registers<kProducerRegisters>();
-    producer.run();
+    const int warp = threadIdx.x / kWarp % 4;
+    if (threadIdx.x % kWarp == 0 && warp < kProducers) Producer{g, a, shared, Walk(g), warp}.run();
   } else {
     take_registers<kConsumerRegisters>();
     Consumer(g, shared).run();

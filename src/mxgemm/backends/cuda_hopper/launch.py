@@ -32,7 +32,7 @@ from mxgemm.tensor import MXTensor
 # The structs of the .cu files, field by field in their order; 4x is the padding that C adds.
 _EPILOGUE = "5P3q2f9i4x"
 FOLDED_GEMM = struct.Struct("@" + _EPILOGUE + "4P2qP3i4x")
-PACKED_GEMM = struct.Struct("@" + _EPILOGUE + "6P3i4x")
+PACKED_GEMM = struct.Struct("@" + _EPILOGUE + "5P4i")
 FOLD = struct.Struct("@" + 2 * "4P2qi4x" + "P2i")
 POINTER, INT, LONG = struct.Struct("@P"), struct.Struct("@i"), struct.Struct("@q")
 
@@ -130,6 +130,7 @@ def fold(
     device: int,
     stream: int,
     *,
+    pad: bool = True,
     tickets: int = 0,
     num_tickets: int = 0,
 ) -> None:
@@ -140,6 +141,7 @@ def fold(
         k: stored contraction.
         device: index of the device.
         stream: driver handle.
+        pad: whether powers past the last row are written; needed where there are two operands.
         tickets: address of int32 [num_tickets], zeroed for the GEMM that follows.
         num_tickets: how many.
     """
@@ -147,14 +149,14 @@ def fold(
     values: tuple[int, ...] = ()
     for tensor, folded, powers in operands:
         rows, codes, scales = tensor.rows, tensor.codes, tensor.scales
-        padded += round_up(rows, cfg.POWERS_MULTIPLE)
+        padded += round_up(rows, cfg.POWERS_MULTIPLE) if pad else rows
         values += (codes.data_ptr(), scales.data_ptr(), folded, powers)
         values += (codes.stride(0), scales.stride(0), rows)
     if len(operands) == 1:
         values += NOTHING_TO_FOLD
     kernel, rows_per_block = fold_kernel(device, few_rows=padded <= cfg.FEW_ROWS)
     arguments = Packed(FOLD, *values, tickets, num_tickets, k)
-    grid = (padded // rows_per_block, 1)
+    grid = (-(-padded // rows_per_block), 1)
     kernel.launch(grid, stream, [arguments.address], overlap=True)
 
 
@@ -302,8 +304,7 @@ class Launcher:
         elif isinstance(b, MXTensor):
             decoder = self.config.canonical
         start = 0
-        folds_in_place = decoder is not None and decoder.fold_a
-        if self.areas.nbytes and not (folds_in_place and args.bias_grad is None):
+        if self.areas.nbytes:
             workspace = torch.empty(self.areas.nbytes, dtype=torch.uint8, device=out.device)
             start = workspace.data_ptr()
         stream = cuda_driver.current_stream(self.device)
@@ -331,35 +332,27 @@ class Launcher:
     ) -> None:
         """Multiply with a weight that the kernel decodes."""
         areas, m, n, k = self.areas, self.problem.m, self.problem.n, self.problem.k
-        a_codes, map_a = 0, None
-        if config.fold_a and isinstance(a, MXTensor):
-            a_codes, left = a.codes.data_ptr(), (0, 0, a.scales.data_ptr(), 0)
-        else:
-            left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
-            if to_fold:
-                fold(to_fold, k, self.device, stream)
-            box = (config.tokens, cfg.TILE_K)
-            map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
+        left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
+        if to_fold:
+            fold(to_fold, k, self.device, stream, pad=False)
+        box = (config.tokens, cfg.TILE_K)
+        map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
         if isinstance(b, PackedWeight):
             (configured, unaligned), right = self.packed_kernels, b.addresses
         else:
             configured, unaligned = self.canonical_kernels
             right = (b.codes.data_ptr(), 0, b.scales.data_ptr(), 0)
-        values = (right[0], a_codes, left[1], right[1], left[2], right[2], m, n, k)
+        early = cfg.PACKED_EARLY_STAGES if to_fold else 0
+        values = (right[0], left[1], right[1], left[2], right[2], m, n, k, early)
         arguments = Packed(PACKED_GEMM, *epilogue, *values)
         grid = min(-(-m // config.tokens) * -(-n // config.rows), self.num_multiprocessors)
         maps, kernel = [map_a], configured
         if isinstance(config, DecodedConfig):
-            map_b = map_d = map_a
-            if config.canonical:
-                box = (config.rows // 4, cfg.TILE_K // 2)
-                map_b = cuda_driver.tensor_map(right[0], torch.uint8, n, k // 2, k // 2, box)
-            if config.plain:
-                map_d = _output_map(out, m, n)
-                if map_d is None:
-                    map_d, kernel = map_a, unaligned
-            maps = [map_a, map_b, map_d]
-        addresses = [_NO_MAP if m is None else int(m.getPtr()) for m in maps]
+            map_d = _output_map(out, m, n) if config.plain else None
+            if config.plain and map_d is None:
+                kernel = unaligned
+            maps.append(map_d)
+        addresses = [_NO_MAP if each is None else int(each.getPtr()) for each in maps]
         kernel.launch((grid, 1), stream, [*addresses, arguments.address], overlap=True)
 
     def _run_folded(

@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int step = block % kSteps;
     u8* piece =
         tile_of(tiles, row, block / kSteps, groups) + row / kPieceRows % kPieces * kPieceBytes;
-    piece[kPieceCodeBytes + row % 8 * 8 + half * 4 + step] =
+    piece[kPieceCodeBytes + row % 8 * 8 + step * 2 + half] =
         8 * (scale == kE8m0Nan ? kFoldNanRow : distance);
     *reinterpret_cast<U32x4*>(piece + half * 512 + step * 128 + row % 8 * 16) = {
         tile_word(permute_bytes(v.x, v.z, 0x5410)), tile_word(permute_bytes(v.x, v.z, 0x7632)),
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     for (int half = 0; half < 2; ++half) {
       const U32x4 v = load_streamed(reinterpret_cast<const U32x4*>(piece + half * 512) + lane);
       const int step = lane / 8;
-      const U32x2 entry = table[piece[kPieceCodeBytes + lane % 8 * 8 + half * 4 + step] / 8];
+      const U32x2 entry = table[piece[kPieceCodeBytes + lane % 8 * 8 + step * 2 + half] / 8];
       const U32x2 w0 = fold_tile_word(v.x, entry), w1 = fold_tile_word(v.y, entry);
       const U32x2 w2 = fold_tile_word(v.z, entry), w3 = fold_tile_word(v.w, entry);
       const u32 target = mine + (lane % 8 + 8 * half) * kPitch + step * 32;

@@ -7,7 +7,7 @@
 //                       k = 32 step + 4 q .. + 3 in nibbles 0..3 and k = 32 step + 16 + 4 q .. + 3
 //                       in nibbles 4..7, magnitudes in bits 0..2 of each nibble, signs as
 //                       fold_tile_word wants them;
-//              offsets  [i 8][half 2][step 4]: 8 * row of the fold table for the block, a byte
+//              offsets  [i 8][step 4][half 2]: 8 * row of the fold table for the block, a byte
 //              each.
 //            So ldmatrix gives every lane of a wgmma its words of four steps, and one lane that
 //            wants a whole block finds it in 16 bytes.
@@ -29,12 +29,12 @@ constexpr int kEasyPower = 60;    // up to here powers may be multiplied one aft
 struct PackedGemm {
   Epilogue epilogue;
   const u8* weights;  // packed tiles, or canonical codes [n, k / 2]
-  const u8* a_codes;  // canonical codes [m, k / 2] when the kernel folds them itself
   const i16* a_powers;
   const i16* b_powers;
   const u8* a_scales;  // E8M0 [m, k / 32]
   const u8* b_scales;
   int m, n, k;
+  int early;  // stages whose B may be asked for before the previous kernel has finished
 };
 
 // Tiles of kTokens rows of A x kRows rows of B; tokens fastest, so that a tile of B comes from

@@ -121,6 +121,21 @@ DEVICE U32x4 load_streamed(const U32x4* pointer) {
   return v;
 }
 
+// Data that nobody reads again here: not kept in L1, its neighbours asked for.
+DEVICE U32x4 load_once(const U32x4* pointer) {
+  U32x4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+
+DEVICE u32 load_once(const u16* pointer) {
+  u16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u16 %0, [%1];" : "=h"(v) : "l"(pointer));
+  return v;
+}
+
 // ---- shared memory by address
 
 DEVICE u32 load_shared_u8(u32 address) {
