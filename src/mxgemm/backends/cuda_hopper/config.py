@@ -54,12 +54,12 @@ PACKED_EARLY_STAGES = 4
 the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 with 12, 2026-11-30).
 """
 
-PACKED_LARGEST_M = 1024
+PACKED_LARGEST_M = 512
 """Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of
 tokens.
 """
 
-CANONICAL_LARGEST_M = 512
+CANONICAL_LARGEST_M = 128
 """The same for a weight that was not prepared, against folding all of it."""
 
 ALIGNMENT = 256
@@ -287,7 +287,7 @@ def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> 
     tokens = _tokens(problem.m)
     if tokens > 128 and (canonical or folded.strict or _halves_are_faster(problem)):
         tokens = 128
-    stages, depth = (5, 2) if tokens > 128 else (8, 3)
+    stages, depth = (5, 1) if tokens > 128 else (8, 3)
     plain = folded.plain and tokens >= 64
     return DecodedConfig(tokens, stages, depth, canonical, folded.strict, plain, folded.dtype)
 

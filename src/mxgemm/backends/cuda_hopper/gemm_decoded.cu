@@ -58,7 +58,7 @@ constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
 #ifndef MX_UNROLL
-#define MX_UNROLL 8
+#define MX_UNROLL 4
 #endif
 constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? MX_UNROLL : 4;
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue

@@ -443,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const Shared shared{shared_address(memory)};
 
   // Prologue
-  if (MX_TRIGGER) let_next_grid_start();
+  if (g.early == 0) let_next_grid_start();
   if (threadIdx.x == kConsumerThreads) {
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(shared.full(stage), 1);

@@ -263,30 +263,26 @@ class Launcher:
         )
 
     @functools.cached_property
-    def packed_kernels(self) -> tuple[Kernel, Kernel]:
-        """The kernel for packed weights, and the form of it whose D needs no alignment."""
+    def packed_kernel(self) -> Kernel:
+        """The kernel for packed weights."""
         assert self.config.packed is not None
         return self._decoding(self.config.packed)
 
     @functools.cached_property
-    def canonical_kernels(self) -> tuple[Kernel, Kernel]:
-        """The kernel for canonical weights, and the form of it whose D needs no alignment."""
+    def canonical_kernel(self) -> Kernel:
+        """The kernel for canonical weights."""
         assert self.config.canonical is not None
         return self._decoding(self.config.canonical)
 
-    def _decoding(self, config: PackedConfig | DecodedConfig) -> tuple[Kernel, Kernel]:
-        def load(config: PackedConfig | DecodedConfig) -> Kernel:
-            return cuda_driver.load(
-                config.source,
-                config.name,
-                arch=HOPPER,
-                device=self.device,
-                threads=config.threads,
-                shared_bytes=config.shared_bytes,
-            )
-
-        unaligned = replace(config, plain=False) if isinstance(config, DecodedConfig) else config
-        return load(config), load(unaligned)
+    def _decoding(self, config: PackedConfig | DecodedConfig) -> Kernel:
+        return cuda_driver.load(
+            config.source,
+            config.name,
+            arch=HOPPER,
+            device=self.device,
+            threads=config.threads,
+            shared_bytes=config.shared_bytes,
+        )
 
     def run(
         self,
@@ -338,19 +334,19 @@ class Launcher:
         box = (config.tokens, cfg.TILE_K)
         map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
         if isinstance(b, PackedWeight):
-            (configured, unaligned), right = self.packed_kernels, b.addresses
+            kernel, right = self.packed_kernel, b.addresses
         else:
-            configured, unaligned = self.canonical_kernels
+            kernel = self.canonical_kernel
             right = (b.codes.data_ptr(), 0, b.scales.data_ptr(), 0)
         early = cfg.PACKED_EARLY_STAGES if to_fold else 0
         values = (right[0], left[1], right[1], left[2], right[2], m, n, k, early)
         arguments = Packed(PACKED_GEMM, *epilogue, *values)
         grid = min(-(-m // config.tokens) * -(-n // config.rows), self.num_multiprocessors)
-        maps, kernel = [map_a], configured
+        maps = [map_a]
         if isinstance(config, DecodedConfig):
             map_d = _output_map(out, m, n) if config.plain else None
             if config.plain and map_d is None:
-                kernel = unaligned
+                kernel = self._decoding(replace(config, plain=False))
             maps.append(map_d)
         addresses = [_NO_MAP if each is None else int(each.getPtr()) for each in maps]
         kernel.launch((grid, 1), stream, [*addresses, arguments.address], overlap=True)
