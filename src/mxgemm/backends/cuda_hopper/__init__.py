@@ -44,6 +44,7 @@ class CudaHopper(Backend):
     """Own kernels, compiled on first use."""
 
     name: ClassVar[str] = "cuda_hopper"
+    calls_torch: ClassVar[bool] = False
 
     def probe(self) -> Rejection | None:
         return _probe()
@@ -71,10 +72,15 @@ class CudaHopper(Backend):
     def launch(
         self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
     ) -> None:
-        from mxgemm.backends.cuda_hopper import launch
+        config = plan.config
+        assert isinstance(config, cfg.HopperConfig)
+        index = plan.problem.device.index
+        launcher = config.launchers.get(index)
+        if launcher is None:
+            from mxgemm.backends.cuda_hopper.launch import Launcher
 
-        assert isinstance(plan.config, cfg.HopperConfig)
-        launch.run(plan.problem, plan.config, _payload(a), _payload(b), out, args)
+            launcher = config.launchers[index] = Launcher(plan.problem, config, index)
+        launcher(_payload(a), _payload(b), out, args)
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
         """Return `a` folded (8 bits an element) and `b` packed (4.25 bits); `keep_folded` folds

@@ -27,18 +27,22 @@ FOLD_WARPS = 8
 FEW_ROWS = 512
 """Up to here the fold gives a row a whole block instead of a warp: too few to fill the device."""
 
-FOLDED_TILE = 128
-FOLDED_THREADS = 384
-FOLDED_BOX = (FOLDED_TILE, TILE_K)
-OUTPUT_BOX = (64, 64)
-FOLDED_SHARED_BYTES = (
-    6 * 2 * FOLDED_TILE * TILE_K + 2 * 2 * 64 * 128 + 2 * 2 * 2 * 192 + 2 * 6 * 8 + 16
-)
+FOLDED_TILE_N = 128
 FOLDED_SUM_ROWS = 64
+"""Rows of a consumer warpgroup, and of D that one partial sum of a bias gradient covers."""
+
+FOLDED_OUTPUT_BOX = (16, 64)
+"""Rows of a warp, and columns that fill a swizzled row of 128 bytes."""
+
+DECODED_OUTPUT_BOX = (64, 64)
+
+TALL_TILE_COST = 0.97
+"""Time of a row of a tile of 192 rows, as a part of that of one of 128 (H200, 8192 x 8192 x 8192
+and 8192 x 8192 x 28672: 0.95 to 0.98, 2026-11-30)."""
 
 HALF_TILE_COST = 0.7
 """Time of a tile of 128 rows of activations, as a part of that of one of 256: the weight is decoded
-for either.
+for either (H200, n = k = 8192: 23.6 us for m = 128, 33.6 for m = 256, 2026-11-30).
 """
 
 PACKED_TILE_ROWS = 64
@@ -56,11 +60,13 @@ the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 wi
 
 PACKED_LARGEST_M = 512
 """Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of
-tokens.
+tokens (H200, n = k = 8192, m = 1024: 137 instead of 143 us, 2026-11-30).
 """
 
 CANONICAL_LARGEST_M = 128
-"""The same for a weight that was not prepared, against folding all of it."""
+"""The same for a weight that was not prepared, against folding all of it (H200, n = k = 8192:
+39.5 us at m = 128; 71.8 at m = 256, where folding all takes 56.9, 2026-11-30).
+"""
 
 ALIGNMENT = 256
 """Of every buffer inside the workspace."""
@@ -81,11 +87,33 @@ class FoldedConfig:
         plain: D is 16 bits wide and gets alpha * product and nothing else; it leaves by TMA where
         its rows allow.
         dtype: of D.
+        consumers: warpgroups that multiply 64 rows of a tile each: 2, with two temporary
+            accumulators, or 3, with one.
     """
 
     strict: bool
     plain: bool
     dtype: torch.dtype
+    consumers: int
+
+    @property
+    def tile_m(self) -> int:
+        """Rows of a tile."""
+        return self.consumers * FOLDED_SUM_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the consumers and the producer's warpgroup."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block; kSharedBytes of the source."""
+        stages, chunks = (6, 2) if self.consumers == 2 else (5, 1) if self.plain else (4, 2)
+        stage = (self.tile_m + FOLDED_TILE_N) * TILE_K
+        out = chunks * FOLDED_SUM_ROWS * 128
+        powers = 2 * 2 * (FOLDED_SUM_ROWS + FOLDED_TILE_N)
+        return stages * stage + self.consumers * (out + powers) + 2 * stages * 8 + 16
 
     @property
     def source(self) -> Source:
@@ -93,6 +121,7 @@ class FoldedConfig:
         return Source(
             HERE / "gemm_folded.cu",
             (
+                ("MX_CONSUMERS", self.consumers),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
             ),
@@ -104,12 +133,11 @@ class PackedConfig:
     """gemm_packed.cu: the weight decoded in registers.
 
     Attributes:
-        tokens: rows of A in a tile: 8, 16, 32, 64 or 128.
+        tokens: rows of A in a tile: 8, 16, 32 or 64.
         split: warpgroups that share the contraction of a tile.
         row_groups: groups of 64 weight rows in a tile, one or more warpgroups each.
         stages: of the ring of copies.
         strict: promote every 32 k instead of every 128.
-        decode_ahead: decode the next stage's weights under the multiplications of this one's.
     """
 
     tokens: int
@@ -117,7 +145,6 @@ class PackedConfig:
     row_groups: int
     stages: int
     strict: bool = False
-    decode_ahead: bool = False
 
     name = "gemm_packed"
 
@@ -132,7 +159,6 @@ class PackedConfig:
                 ("MX_ROW_GROUPS", self.row_groups),
                 ("MX_STAGES", self.stages),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
-                ("MX_DECODE_AHEAD", int(self.decode_ahead)),
             ),
         )
 
@@ -239,7 +265,7 @@ class HopperConfig:
 
     def __str__(self) -> str:
         promotion = "promoted every 32" if self.folded.strict else "promoted every 128"
-        text = f"e4m3 wgmma {promotion}; folded 128x128x128"
+        text = f"e4m3 wgmma {promotion}; folded {self.folded.tile_m}x{FOLDED_TILE_N}x{TILE_K}"
         for weight, config in (("packed", self.packed), ("canonical", self.canonical)):
             if config is not None:
                 tile = f"{config.rows}x{config.tokens}x{TILE_K}"
@@ -256,8 +282,20 @@ def choose(problem: GemmProblem) -> HopperConfig:
     bare = str(epilogue.activation) == "none" and not epilogue.bias_grad
     plain = bare and all(extra is None for extra in extras)
     sixteen_bits = problem.out_dtype.itemsize == 2
-    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype)
+    consumers = _consumers(problem.m, problem.n)
+    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype, consumers)
     return HopperConfig(folded, _packed(problem, folded), _canonical(problem, folded))
+
+
+def _consumers(m: int, n: int) -> int:
+    """Return the consumers whose tiles take the least time: waves times the time of a tile."""
+
+    def time(consumers: int, cost: float) -> float:
+        rows = consumers * FOLDED_SUM_ROWS
+        tiles = -(-m // rows) * -(-n // FOLDED_TILE_N)
+        return -(-tiles // NUM_MULTIPROCESSORS) * rows * cost
+
+    return 3 if time(3, TALL_TILE_COST) < time(2, 1.0) else 2
 
 
 def _packed(problem: GemmProblem, folded: FoldedConfig) -> PackedConfig | DecodedConfig | None:

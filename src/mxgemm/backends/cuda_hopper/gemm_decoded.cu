@@ -2,19 +2,21 @@
 // packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warpgroups of its own.
 //
 // Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
-//            int16; b: tiles and int16 powers padded to 128 rows, or canonical codes (tensor map,
-//            boxes of kRows / 4 rows x 64 bytes) and E8M0 scales.
-// Tile walk  persistent; see PackedWalk.
-// Roles      kRowGroups consumer warpgroups, 64 rows of B each; behind them kDecoders decoding
+//            int16; b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0
+//            scales.
+// Tile walk  persistent, tiles of kTokens rows of A x 64 of B; see PackedWalk.
+// Roles      one or two consumer warpgroups, up to 128 tokens each; behind them two decoding
 //            warpgroups, which take groups of 128 k in turns.
-// Pipeline   each decoding warp copies its own rows of B's codes, kSlots groups ahead; stages of
-//            one box of A | kRows rows of E4M3 are full when the box has arrived and four decoding
-//            warps are done, empty when every consumer warp is.
+// Pipeline   a decoding lane holds or has asked for the codes of kDepth groups; stages of one box
+//            of A | 64 rows of E4M3 are full when the box has arrived and four decoding warps are
+//            done, empty when every consumer warp is. Packed tiles are brought to L2 kPrefetch
+//            groups ahead, the first of them before the previous kernel in the stream has finished.
 // Powers     the decoding warps bring a tile's row powers to shared memory, two buffers; those of a
 //            canonical B they find from its scales.
 // Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
-// in
-//            gemm_folded.cu.
+//            in gemm_folded.cu.
+// Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
+//            add it | ...; drained every kUnroll stages: more fill the instruction cache.
 // Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
 //            shared memory and epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
@@ -22,6 +24,7 @@
 #include "epilogue.cuh"
 #include "packed_gemm.cuh"
 #include "ptx.cuh"
+#include "row_powers.cuh"
 #include "wgmma.cuh"
 
 #ifndef MX_TOKENS
@@ -32,9 +35,6 @@
 #endif
 #ifndef MX_DEPTH
 #define MX_DEPTH 2
-#endif
-#ifndef MX_PREFETCH
-#define MX_PREFETCH 16
 #endif
 #ifndef MX_CANONICAL
 #define MX_CANONICAL 0
@@ -57,15 +57,12 @@ constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
 constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-#ifndef MX_UNROLL
-#define MX_UNROLL 4
-#endif
-constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? MX_UNROLL : 4;
+constexpr int kUnroll = 4;
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
-constexpr int kUnits = 2;               // blocks of 32 codes that a decoding lane has of a group
-constexpr int kPrefetch = MX_PREFETCH;  // groups whose packed tiles are brought to L2 ahead
+constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
+constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
 constexpr int kPrefetchStep = 8;
 static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
@@ -163,7 +160,7 @@ struct Decoder {
   // coherent.
   DEVICE void prefetch(int first, int count) const {
     count = min(count, walk.groups - first);
-    if (MX_CANONICAL || !kPrefetch || index || lane || token || count <= 0) return;
+    if (MX_CANONICAL || index || lane || token || count <= 0) return;
     prefetch_bulk(tiles(first) + piece * count * kPieceBytes, count * kPieceBytes);
   }
 
@@ -197,53 +194,6 @@ struct Decoder {
     }
   }
 
-  static DEVICE int half_of(u32 lanes) { return lanes >> 16 ? 1 : 0; }
-
-  // A power of each of this warp's share of the rows, from the scales: two rows at a time.
-  DEVICE void find_row_powers(int row0, u32 target) const {
-    constexpr int kShare = kRows / kDecodingWarps, kPairs = 4;
-    const int blocks = g.k / kStepK, half = lane / 16, warp = 4 * index + piece;
-    for (int first = warp * kShare; first < (warp + 1) * kShare; first += 2 * kPairs) {
-      Extent extents[kPairs];
-      if (blocks % 16 == 0) {
-        for (int i = lane % 16; i < blocks / 16; i += 16) {
-#pragma unroll
-          for (int pair = 0; pair < kPairs; ++pair) {
-            const int row = min(row0 + first + 2 * pair + half, g.n - 1);
-            const U32x4 v = reinterpret_cast<const U32x4*>(g.b_scales +
-                                                           static_cast<long long>(row) * blocks)[i];
-            extents[pair].add_four(v.x);
-            extents[pair].add_four(v.y);
-            extents[pair].add_four(v.z);
-            extents[pair].add_four(v.w);
-          }
-        }
-      } else {
-#pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-          const int row = min(row0 + first + 2 * pair + half, g.n - 1);
-          for (int i = lane % 16; i < blocks; i += 16) {
-            extents[pair].add(g.b_scales[static_cast<long long>(row) * blocks + i]);
-          }
-        }
-      }
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        Extent& extent = extents[pair];
-        extent.reduce<16>();
-        const int row = first + 2 * pair;
-        u32 wide = __ballot_sync(~0u, extent.is_wide() && row0 + row + half < g.n);
-        for (; wide; wide &= half_of(wide) ? 0xFFFFu : 0xFFFF0000u) {
-          const int which = half_of(wide);
-          const Extent again = nonzero_extent(g.weights, g.b_scales, row0 + row + which, blocks);
-          if (half == which) extent = again;
-        }
-        const int power = extent.power();
-        if (lane % 16 == 0) store_shared_u32(target + 4 * (row + half), power);
-      }
-    }
-  }
-
   // The powers of a tile's rows of B and of A; kRows + kTokens numbers.
   DEVICE void publish_powers(int number) const {
     const int buffer = buffer_of(number);
@@ -256,7 +206,12 @@ struct Decoder {
       const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
       store_shared_u32(target + 4 * i, power);
     }
-    if (MX_CANONICAL) find_row_powers(row, target);
+    if (MX_CANONICAL) {
+      constexpr int kShare = kRows / kDecodingWarps;
+      const int first = (4 * index + piece) * kShare;
+      find_row_powers<kShare>(g.weights, g.b_scales, row + first, g.n, g.k / kStepK,
+                              target + 4 * first);
+    }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
   }
