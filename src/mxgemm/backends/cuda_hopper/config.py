@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mxgemm.problem import GemmProblem, Numerics
+from mxgemm.quantizers.cuda import block_defines
 from mxgemm.runtime.nvrtc import Source
 
 NUM_MULTIPROCESSORS = 132
@@ -24,8 +25,14 @@ POWERS_MULTIPLE = 128
 FOLD_WARPS = 8
 """Warps of a block of the fold."""
 
+QUANTIZING_WARPS = (1, 2, 4, 8, 16)
+"""Warps that quantize_folded.cu may give a row."""
+
+FOLD_CODES_PER_WARP = 4096
+"""Codes that a warp of the fold asks for at once."""
+
 FEW_ROWS = 512
-"""Up to here the fold gives a row a whole block instead of a warp: too few to fill the device."""
+"""Up to here the fold gives a row a whole block: too few to fill the device otherwise."""
 
 FOLDED_TILE_N = 128
 FOLDED_SUM_ROWS = 64
@@ -336,6 +343,27 @@ def _halves_are_faster(problem: GemmProblem) -> bool:
         return -(-tiles // NUM_MULTIPROCESSORS)
 
     return waves(128) * HALF_TILE_COST < waves(256)
+
+
+def fold_warps(rows: int, k: int) -> int:
+    """Return how many warps of the fold share a row: as many as ask for all of it at once."""
+    if rows <= FEW_ROWS:
+        return FOLD_WARPS
+    fitting = (warps for warps in (1, 2, 4) if warps * FOLD_CODES_PER_WARP >= k)
+    return next(fitting, FOLD_WARPS)
+
+
+def quantizing_warps(dtype: torch.dtype, k: int) -> int | None:
+    """Return how many warps of quantize_folded.cu hold a row in their registers, if any number
+    does.
+    """
+    elements = 1024 if dtype is torch.float32 else 2048
+    return next((warps for warps in QUANTIZING_WARPS if warps * elements >= k), None)
+
+
+def quantize_folded_source(dtype: torch.dtype, rule: str, warps: int) -> Source:
+    """Return the translation unit of quantize_folded.cu that gives a row this many warps."""
+    return Source(HERE / "quantize_folded.cu", (*block_defines(dtype, rule), ("MX_WARPS", warps)))
 
 
 def round_up(value: int, multiple: int) -> int:

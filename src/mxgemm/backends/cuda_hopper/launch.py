@@ -24,7 +24,7 @@ from mxgemm.backends.cuda_hopper.config import (
 from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.problem import GemmProblem
 from mxgemm.runtime import cuda_driver
-from mxgemm.runtime.cuda_driver import Launch, TensorMaps
+from mxgemm.runtime.cuda_driver import Launch, TensorMaps, multiprocessors
 from mxgemm.runtime.nvrtc import HOPPER, Source
 from mxgemm.tensor import MXTensor
 
@@ -116,21 +116,12 @@ def _addresses(values: torch.Tensor, powers: torch.Tensor, scales: torch.Tensor)
 
 
 @functools.cache
-def multiprocessors(device: int) -> int:
-    """Return how many multiprocessors a device has."""
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-@functools.cache
-def fold_launch(device: int, few_rows: bool) -> tuple[Launch, int]:  # noqa: FBT001
-    """Return the fold and the rows of one of its blocks: a warp a row, or all of a block's when
-    rows are few.
-    """
-    warps = cfg.FOLD_WARPS if few_rows else 1
+def fold_launch(device: int, warps: int) -> Launch:
+    """Return the fold that gives a row this many warps."""
     source = Source(cfg.HERE / "fold.cu", (("MX_WARPS", warps),))
     threads = 32 * cfg.FOLD_WARPS
     kernel = cuda_driver.load(source, "fold_rows", arch=HOPPER, device=device, threads=threads)
-    return Launch(kernel, FOLD), cfg.FOLD_WARPS // warps
+    return Launch(kernel, FOLD)
 
 
 def fold(
@@ -166,9 +157,10 @@ def fold(
         padded += round_up(other.rows, cfg.POWERS_MULTIPLE)
         addresses = (other.codes.data_ptr(), other.scales.data_ptr(), folded, powers)
         second = (*addresses, codes_pitch, scales_pitch, other.rows)
-    launch, rows_per_block = fold_launch(device, padded <= cfg.FEW_ROWS)
+    warps = cfg.fold_warps(padded, k)
     values = (*first, codes_pitch, scales_pitch, rows, *second, tickets, num_tickets, k)
-    launch((-(-padded // rows_per_block), 1), stream, values, overlap=for_decoder)
+    grid = (-(-padded * warps // cfg.FOLD_WARPS), 1)
+    fold_launch(device, warps)(grid, stream, values, overlap=for_decoder)
 
 
 def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
