@@ -127,9 +127,8 @@ struct Decoder {
   Walk walk;
   int index, piece, lane;
   Cursor<kStages> stage;
-  const u8* source =
-      nullptr;             // packed: this lane's first block of the group that is asked for next
-  int token = 0, row = 0;  // where the tile starts
+  const u8* source = nullptr;  // packed: this lane's first block of the group it asks for next
+  int token = 0, row = 0;      // where the tile starts
 
   DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
       : g(gemm),
@@ -532,6 +531,7 @@ struct Consumer {
         for (; left > 0; --left) sum_stages<1>(total, even, odd);
         scale(total, largest <= kEasyPower);
       }
+      __syncwarp();  // every lane has read its powers
       if (lane == 0) mbarrier_arrive(shared.powers_empty(buffer));
       if (MX_PLAIN_DTYPE) {
         if (g.epilogue.alpha != 1.f) {
