@@ -238,6 +238,7 @@ def graphs(report: Report, section: str, sizes: tuple[int, ...], copy_rate: floa
             "bf16": [matmul_call(wide_a, weight) for weight in wide],
             "packed": [backend_call(hopper, a, w, out) for w in packed],
             "packed_a_folded": [backend_call(hopper, folded_a, w, out) for w in packed],
+            "unprepared": [backend_call(hopper, a, w, out) for w in weights],
         }
         if m >= 16:
             calls["fp8"] = [cublas_call(folded_a, w) for w in folded]

@@ -81,15 +81,17 @@ def test_the_cublas_plan_is_taken_only_when_named() -> None:
     assert not CudaHopperCublas().automatic(problem())
 
 
-@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 512, 4096, 4097])
+@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 128, 129, 512, 513, 4097])
 def test_a_plan_needs_no_device_and_fits_the_shared_memory(m: int) -> None:
     plan = BACKEND.plan(problem(m=m, n=8192, k=8192))
     assert isinstance(plan.config, cfg.HopperConfig)
     assert plan.config.folded.shared_bytes <= cfg.SHARED_BYTES
     assert (plan.config.packed is None) == (m > cfg.PACKED_LARGEST_M)
-    if plan.config.packed is not None:
-        assert plan.config.packed.shared_bytes <= 232448
-    assert plan.workspace_bytes >= (m + 8192) * 8192
+    assert (plan.config.canonical is None) == (m > cfg.CANONICAL_LARGEST_M)
+    for decoder in (plan.config.packed, plan.config.canonical):
+        assert decoder is None or decoder.shared_bytes <= cfg.SHARED_BYTES
+    folded_rows = m if plan.config.canonical is not None else m + 8192
+    assert plan.workspace_bytes >= folded_rows * 8192
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,22 @@ def test_tiles_are_as_tall_as_waves_are_few(m: int, n: int, consumers: int) -> N
     for plain in (False, True):
         folded = dataclasses.replace(config.folded, plain=plain)
         assert folded.shared_bytes <= cfg.SHARED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tokens"), [(65, 8192, 128), (256, 8192, 256), (300, 264, 128), (512, 8192, 256)]
+)
+def test_packed_weights_are_decoded_in_the_tiles_that_take_the_least_time(
+    m: int, n: int, tokens: int
+) -> None:
+    config = BACKEND.plan(problem(m=m, n=n)).config
+    assert isinstance(config, cfg.HopperConfig)
+    assert isinstance(config.packed, cfg.DecodedConfig)
+    assert config.packed.tokens == tokens
+    strict = BACKEND.plan(problem(m=m, n=n, numerics=Numerics.STRICT)).config
+    assert isinstance(strict, cfg.HopperConfig)
+    assert isinstance(strict.packed, cfg.DecodedConfig)
+    assert strict.packed.tokens == 128
 
 
 def test_prepared_operands_need_no_workspace_of_their_size() -> None:
@@ -128,7 +146,7 @@ def sources() -> list[nvrtc.Source]:
     found += [nvrtc.Source(cfg.HERE / "fold.cu", (("MX_WARPS", w),)) for w in (1, 2, 4, 8)]
     for numerics in Numerics:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            for m in (8, 16, 32, 64, 128, 1024, 8192):
+            for m in (8, 16, 32, 64, 128, 256, 8192):
                 for epilogue in (Epilogue(), Epilogue(bias=dtype)):
                     asked = problem(
                         m=m, n=8192, k=8192, out_dtype=dtype, epilogue=epilogue, numerics=numerics
@@ -137,8 +155,7 @@ def sources() -> list[nvrtc.Source]:
                     for consumers in (2, 3):
                         folded = dataclasses.replace(config.folded, consumers=consumers)
                         found.append(folded.source)
-                    if config.packed is not None:
-                        found.append(config.packed.source)
+                    found += [c.source for c in (config.packed, config.canonical) if c is not None]
     rotation = mxgemm.Rotation(64, signs=5)
     for dtype in quantizer.INPUT_CODES:
         for options in (

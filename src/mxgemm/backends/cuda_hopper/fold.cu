@@ -95,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
     fold_rows(const __grid_constant__ Fold fold) {
   __shared__ U32x2 table[kFoldTableRows];
   __shared__ Extent partial[kThreads / kWarp];
-  let_next_grid_start();
+  wait_for_previous_grid();
+  let_next_grid_start();  // whoever starts now finds what earlier kernels wrote
   const FoldOperand &first = fold.first, &second = fold.second;
   const int k = fold.k;
 
