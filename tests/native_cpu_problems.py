@@ -43,8 +43,8 @@ from mxgemm.runtime import native_cpu as runtime
 from mxgemm.tensor import MXTensor
 
 ACCUMULATION = Accumulation(exact_blocks=True)
-PATHS = (0, 0, 1, 2, 3)
-"""Automatic, few rows, tiles, FP64 sums."""
+PATHS = (0, 0, 1, 2, 3, 4)
+"""Automatic, few rows, tiles, FP64 sums, row-major."""
 QUANTIZE_EVERY = 8
 LOG_EVERY = 500
 LARGEST_FINITE_BYTE = 254
@@ -276,10 +276,8 @@ def main() -> None:
     header = f"seed {options.seed}, kernels {kernels_digest()}, {isas}, torch {torch.__version__}"
     print(header, flush=True)
     if options.only is not None:
-        print(
-            f"problem {options.only}: {check(options.seed, options.only)} comparisons, no "
-            "difference"
-        )
+        comparisons = check(options.seed, options.only)
+        print(f"problem {options.only}: {comparisons} comparisons, no difference")
         return
     first, comparisons = resume_at(options.log, header) if options.log else (0, 0)
     until = time.monotonic() + options.seconds

@@ -2,8 +2,9 @@
 
 Inside a block every product is summed exactly in integers; each block (or a run of blocks whose
 scales are close) is then added in FP32 with one rounding. Pieces of the result whose scales FP32
-cannot hold are summed in FP64 instead. The kernels are in csrc/native_cpu; this module checks,
-plans and hands over addresses.
+cannot hold are summed in FP64 instead. A plain A (float32, bfloat16 or float16) is multiplied by
+the packed B in FP32. The kernels are in csrc/native_cpu; this module checks, plans and hands over
+addresses.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mxgemm.backends.base import (
 )
 from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.formats import MXFP4
+from mxgemm.plain import PlainOperand
 from mxgemm.problem import GemmProblem, OperandSpec
 from mxgemm.runtime import native_cpu as runtime
 from mxgemm.tensor import CANONICAL, MXTensor
@@ -58,8 +60,22 @@ class NativeConfig:
         return runtime.description(self.isa)
 
 
+@dataclass(frozen=True, slots=True)
+class PlainConfig:
+    """What a plan for a plain A uses.
+
+    Attributes:
+        isa: the instruction set, "" for the best that the processor has.
+    """
+
+    isa: str
+
+    def __str__(self) -> str:
+        return runtime.plain_description(self.isa)
+
+
 class NativeCpu(Backend):
-    """MXFP4 x MXFP4 on x86-64, or on any processor by its plain C++ kernels."""
+    """MXFP4 or a plain A times MXFP4 on x86-64, or on any processor by plain C++ kernels."""
 
     name: ClassVar[str] = "native_cpu"
     calls_torch: ClassVar[bool] = False
@@ -90,6 +106,8 @@ class NativeCpu(Backend):
         return None
 
     def _check_operand(self, side: str, spec: OperandSpec) -> Rejection | None:
+        if side == "a" and spec.is_plain:
+            return None
         if spec.format != MXFP4:
             return Rejection(
                 RejectionCode.FORMAT, f"{side} must be {MXFP4.name}, got {spec.format.name}"
@@ -110,15 +128,16 @@ class NativeCpu(Backend):
         return None
 
     def accumulation(self, problem: GemmProblem) -> Accumulation:
-        return Accumulation(exact_blocks=True)
+        return Accumulation(exact_blocks=not problem.a.is_plain)
 
     def plan(self, problem: GemmProblem) -> GemmPlan:
-        config = NativeConfig(settings.CPU_ISA.read())
+        isa = settings.CPU_ISA.read()
+        config = PlainConfig(isa) if problem.a.is_plain else NativeConfig(isa)
         return GemmPlan(backend=self, problem=problem, config=config, summary=str(config))
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
         payload = runtime.module().prepare(
-            runtime.kernels(_config(plan).isa),
+            runtime.kernels(_isa(plan)),
             _matrix(operand),
             operand.rows,
             operand.stored_k // MXFP4.block,
@@ -131,16 +150,9 @@ class NativeCpu(Backend):
     def launch(
         self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
     ) -> None:
-        assert isinstance(a, MXTensor)
-        problem, config = plan.problem, _config(plan)
-        epilogue = problem.epilogue
-        runtime.module().gemm(
-            runtime.kernels(config.isa),
-            problem.m,
-            problem.n,
-            problem.k // MXFP4.block,
-            _matrix(a),
-            b.payload if isinstance(b, PreparedOperand) else _matrix(b),
+        problem, epilogue = plan.problem, plan.problem.epilogue
+        columns = b.payload if isinstance(b, PreparedOperand) else _matrix(b)
+        on_the_way_out = (
             runtime.plane(out),
             args.alpha,
             args.beta,
@@ -152,16 +164,40 @@ class NativeCpu(Backend):
             runtime.plane(args.aux_in),
             0 if args.bias_grad is None else args.bias_grad.data_ptr(),
             torch.get_num_threads(),
-            config.path,
+        )
+        kernels, blocks = runtime.kernels(_isa(plan)), problem.k // MXFP4.block
+        if isinstance(a, PlainOperand):
+            runtime.module().weight_only(
+                kernels,
+                problem.m,
+                problem.n,
+                a.shape[1],
+                blocks,
+                runtime.plane(a.values),
+                columns,
+                *on_the_way_out,
+            )
+            return
+        assert isinstance(plan.config, NativeConfig)
+        runtime.module().gemm(
+            kernels,
+            problem.m,
+            problem.n,
+            blocks,
+            _matrix(a),
+            columns,
+            *on_the_way_out,
+            plan.config.path,
         )
 
 
-def _config(plan: GemmPlan) -> NativeConfig:
-    assert isinstance(plan.config, NativeConfig)
-    return plan.config
+def _isa(plan: GemmPlan) -> str:
+    assert isinstance(plan.config, NativeConfig | PlainConfig)
+    return plan.config.isa
 
 
-def _matrix(tensor: MXTensor) -> tuple[int, int, int, int]:
+def _matrix(tensor: Operand) -> tuple[int, int, int, int]:
     """Return the addresses and row strides in bytes of canonical codes and scales."""
+    assert isinstance(tensor, MXTensor)
     codes, scales = tensor.codes, tensor.scales
     return codes.data_ptr(), codes.stride(0), scales.data_ptr(), scales.stride(0)
