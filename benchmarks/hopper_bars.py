@@ -238,6 +238,7 @@ def graphs(report: Report, section: str, sizes: tuple[int, ...], copy_rate: floa
             "bf16": [matmul_call(wide_a, weight) for weight in wide],
             "packed": [backend_call(hopper, a, w, out) for w in packed],
             "packed_a_folded": [backend_call(hopper, folded_a, w, out) for w in packed],
+            "unprepared": [backend_call(hopper, a, w, out) for w in weights],
         }
         if m >= 16:
             calls["fp8"] = [cublas_call(folded_a, w) for w in folded]
@@ -264,6 +265,7 @@ def memory(report: Report) -> None:
         options = QuantizeOptions()
         tensor = mxgemm.quantize(x)
         folded = launch.fold_one(tensor, k)
+        plan = CudaHopper().plan(problem_for(tensor, tensor))
         stream = launch.cuda_driver.current_stream(0)
         where = (tensor, folded.folded.data_ptr(), folded.powers.data_ptr())
         source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
@@ -281,6 +283,14 @@ def memory(report: Report) -> None:
             "quantize_both_ways": (
                 functools.partial(quantizer.quantize_both, x, k, rows, options),
                 rows * k * (2 + 17 / 16),
+            ),
+            "quantize_to_folded": (
+                functools.partial(plan.quantize_a, x),
+                rows * k * (2 + 1 + 1 / 32),
+            ),
+            "quantize_then_fold": (
+                lambda: plan.prepare_a(mxgemm.quantize(x)),  # noqa: B023
+                rows * k * (2 + 1 + 1 / 32),
             ),
         }
         timers = {name: functools.partial(time_call, call) for name, (call, _) in calls.items()}

@@ -173,6 +173,12 @@ def current_stream(device: int) -> int:
 
 
 @functools.cache
+def multiprocessors(device: int) -> int:
+    """Return how many multiprocessors a device has."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@functools.cache
 def load(
     source: Source, name: str, *, arch: str, device: int, threads: int, shared_bytes: int = 0
 ) -> Kernel:

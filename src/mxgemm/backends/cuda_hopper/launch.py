@@ -9,16 +9,22 @@ from __future__ import annotations
 import functools
 import struct
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from mxgemm.backends.cuda_hopper import config as cfg
-from mxgemm.backends.cuda_hopper.config import FoldedConfig, HopperConfig, PackedConfig, round_up
+from mxgemm.backends.cuda_hopper.config import (
+    DecodedConfig,
+    FoldedConfig,
+    HopperConfig,
+    PackedConfig,
+    round_up,
+)
 from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.problem import GemmProblem
 from mxgemm.runtime import cuda_driver
-from mxgemm.runtime.cuda_driver import Launch, TensorMaps
+from mxgemm.runtime.cuda_driver import Launch, TensorMaps, multiprocessors
 from mxgemm.runtime.nvrtc import HOPPER, Source
 from mxgemm.tensor import MXTensor
 
@@ -28,8 +34,14 @@ _MAP = "128s"
 _EPILOGUE = "5P3q2f9i4x"
 FOLDED_GEMM = struct.Struct("@" + 3 * _MAP + _EPILOGUE + "4P2qP3i4x")
 FOLDED_GEMM_OFFSETS = (0, 128, 256, 384)
-PACKED_GEMM = struct.Struct("@" + _MAP + _EPILOGUE + "P4P2q4i")
+_PACKED = _EPILOGUE + "5P4i"
+PACKED_GEMM = struct.Struct("@" + _MAP + _PACKED)
 PACKED_GEMM_OFFSETS = (0, 128)
+DECODED_GEMM = struct.Struct("@" + 2 * _MAP + _PACKED)
+DECODED_GEMM_OFFSETS = (0, 128, 256)
+_NO_MAP = bytes(128)
+"""In the place of a tensor map that the kernel does not read."""
+
 FOLD = struct.Struct("@" + 2 * "4P2qi4x" + "P2i")
 UNPACK, ADD_ROWS = struct.Struct("@PPii"), struct.Struct("@PPii")
 TWO_POINTERS_TWO_INTS = (0, 8, 16, 20)
@@ -104,21 +116,12 @@ def _addresses(values: torch.Tensor, powers: torch.Tensor, scales: torch.Tensor)
 
 
 @functools.cache
-def multiprocessors(device: int) -> int:
-    """Return how many multiprocessors a device has."""
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-@functools.cache
-def fold_launch(device: int, few_rows: bool) -> tuple[Launch, int]:  # noqa: FBT001
-    """Return the fold and the rows of one of its blocks: a warp a row, or all of a block's when
-    rows are few.
-    """
-    warps = cfg.FOLD_WARPS if few_rows else 1
+def fold_launch(device: int, warps: int) -> Launch:
+    """Return the fold that gives a row this many warps."""
     source = Source(cfg.HERE / "fold.cu", (("MX_WARPS", warps),))
     threads = 32 * cfg.FOLD_WARPS
     kernel = cuda_driver.load(source, "fold_rows", arch=HOPPER, device=device, threads=threads)
-    return Launch(kernel, FOLD), cfg.FOLD_WARPS // warps
+    return Launch(kernel, FOLD)
 
 
 def fold(
@@ -129,6 +132,7 @@ def fold(
     *,
     tickets: int = 0,
     num_tickets: int = 0,
+    for_decoder: bool = False,
 ) -> None:
     """Fold one or two operands in one launch.
 
@@ -139,20 +143,24 @@ def fold(
         stream: driver handle.
         tickets: address of int32 [num_tickets], zeroed for the GEMM that follows.
         num_tickets: how many.
+        for_decoder: one operand, for a kernel that decodes the other: it wants no powers past the
+            last row, and the fold may start while the kernel before still runs.
     """
     (tensor, folded, powers), *more = operands
     rows = tensor.rows
     codes_pitch, scales_pitch = k // 2, k // cfg.BLOCK
     first = (tensor.codes.data_ptr(), tensor.scales.data_ptr(), folded, powers)
-    padded, second = round_up(rows, cfg.POWERS_MULTIPLE), NOTHING_TO_FOLD
+    padded = rows if for_decoder else round_up(rows, cfg.POWERS_MULTIPLE)
+    second = NOTHING_TO_FOLD
     if more:
         ((other, folded, powers),) = more
         padded += round_up(other.rows, cfg.POWERS_MULTIPLE)
         addresses = (other.codes.data_ptr(), other.scales.data_ptr(), folded, powers)
         second = (*addresses, codes_pitch, scales_pitch, other.rows)
-    launch, rows_per_block = fold_launch(device, padded <= cfg.FEW_ROWS)
+    warps = cfg.fold_warps(padded, k)
     values = (*first, codes_pitch, scales_pitch, rows, *second, tickets, num_tickets, k)
-    launch((padded // rows_per_block, 1), stream, values)
+    grid = (-(-padded * warps // cfg.FOLD_WARPS), 1)
+    fold_launch(device, warps)(grid, stream, values, overlap=for_decoder)
 
 
 def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
@@ -207,6 +215,16 @@ def _add_rows(partial: int, sums: torch.Tensor, count: int, device: int, stream:
     launch((-(-n // 128), 1), stream, (partial, sums.data_ptr(), count, n))
 
 
+class Decoding(NamedTuple):
+    """A kernel that decodes the weight, the maps of its A and of an aligned D, and its grid."""
+
+    config: PackedConfig | DecodedConfig
+    launch: Launch
+    maps_a: TensorMaps
+    maps_d: TensorMaps
+    grid: tuple[int, int]
+
+
 class Launcher:
     """One problem on one device."""
 
@@ -216,6 +234,7 @@ class Launcher:
         self.device = device
         self.areas = cfg.areas(problem, config)
         self.num_multiprocessors = multiprocessors(device)
+        self._unaligned: dict[DecodedConfig, Launch] = {}
         epilogue, m, n, k = problem.epilogue, problem.m, problem.n, problem.k
         self.backward = epilogue.dact is not Activation.NONE
         self.is_bare = all(t is None for t in (epilogue.c, epilogue.aux_in, epilogue.aux_out))
@@ -252,27 +271,47 @@ class Launcher:
         return Launch(kernel, FOLDED_GEMM, FOLDED_GEMM_OFFSETS)
 
     @functools.cached_property
-    def packed(self) -> tuple[Launch, TensorMaps, tuple[int, int]]:
-        """gemm_packed.cu as configured, the maps of its A, and its grid."""
-        config, m = self._packed_config, self.problem.m
+    def packed(self) -> Decoding:
+        """The kernel for packed weights."""
+        assert self.config.packed is not None
+        return self._decoding(self.config.packed)
+
+    @functools.cached_property
+    def canonical(self) -> Decoding:
+        """The kernel for canonical weights."""
+        assert self.config.canonical is not None
+        return self._decoding(self.config.canonical)
+
+    def _decoding(self, config: PackedConfig | DecodedConfig) -> Decoding:
+        m, n, k = self.problem.m, self.problem.n, self.problem.k
         kernel = cuda_driver.load(
             config.source,
-            "gemm_packed",
+            config.name,
             arch=HOPPER,
             device=self.device,
             threads=config.threads,
             shared_bytes=config.shared_bytes,
         )
-        maps = TensorMaps(torch.uint8, m, self.problem.k, (config.tokens, cfg.TILE_K))
-        rows = config.row_groups * cfg.PACKED_TILE_ROWS
-        tiles = -(-m // config.tokens) * -(-self.problem.n // rows)
-        launch = Launch(kernel, PACKED_GEMM, PACKED_GEMM_OFFSETS)
-        return launch, maps, (min(tiles, self.num_multiprocessors), 1)
+        if isinstance(config, DecodedConfig):
+            launch = Launch(kernel, DECODED_GEMM, DECODED_GEMM_OFFSETS)
+        else:
+            launch = Launch(kernel, PACKED_GEMM, PACKED_GEMM_OFFSETS)
+        tiles = -(-m // config.tokens) * -(-n // config.rows)
+        return Decoding(
+            config,
+            launch,
+            TensorMaps(torch.uint8, m, k, (config.tokens, cfg.TILE_K)),
+            TensorMaps(self.problem.out_dtype, m, n, cfg.DECODED_OUTPUT_BOX),
+            (min(tiles, self.num_multiprocessors), 1),
+        )
 
-    @property
-    def _packed_config(self) -> PackedConfig:
-        assert self.config.packed is not None
-        return self.config.packed
+    def _for_any_output(self, config: DecodedConfig) -> Launch:
+        """Return the form of a decoding kernel whose D needs no alignment."""
+        found = self._unaligned.get(config)
+        if found is None:
+            found = self._decoding(replace(config, plain=False)).launch
+            self._unaligned[config] = found
+        return found
 
     def __call__(
         self,
@@ -306,8 +345,12 @@ class Launcher:
         sums = start + self.areas.sums if args.bias_grad is not None else 0
         epilogue = self._epilogue(out, args, sums)
         if isinstance(b, PackedWeight) and self.config.packed is not None:
-            self._run_packed(a, b.addresses, epilogue, start, stream)
-            sum_rows = self.config.packed.tokens
+            self._run_decoded(self.packed, a, b.addresses, epilogue, start, stream)
+            sum_rows = self.config.packed.sum_rows
+        elif isinstance(b, MXTensor) and self.config.canonical is not None:
+            right = (b.codes.data_ptr(), 0, b.scales.data_ptr(), 0)
+            self._run_decoded(self.canonical, a, right, epilogue, start, stream)
+            sum_rows = self.config.canonical.sum_rows
         else:
             self._run_folded(a, b, epilogue, start, stream)
             sum_rows = cfg.FOLDED_SUM_ROWS
@@ -315,36 +358,36 @@ class Launcher:
             count = -(-self.problem.m // sum_rows)
             _add_rows(sums, args.bias_grad, count, self.device, stream)
 
-    def _run_packed(
+    def _run_decoded(
         self,
+        decoding: Decoding,
         a: MXTensor | FoldedRows,
         right: Addresses,
         epilogue: tuple[Any, ...],
         start: int,
         stream: int,
     ) -> None:
-        """Multiply with a packed weight, whose first tiles are asked for while A is folded."""
+        """Multiply with a weight that the kernel decodes, and whose first tiles it asks for while
+        the kernel before still runs.
+        """
         areas, m, n, k = self.areas, self.problem.m, self.problem.n, self.problem.k
         left, to_fold = _side(a, k, start + areas.a_folded, start + areas.a_powers)
         if to_fold:
-            fold(to_fold, k, self.device, stream)
-        launch, maps, grid = self.packed
-        values = (
-            maps.at(left[0], k),
-            *epilogue,
-            right[0],
-            left[1],
-            right[1],
-            left[2],
-            right[2],
-            left[3],
-            right[3],
-            m,
-            n,
-            k,
-            cfg.PACKED_EARLY_STAGES if to_fold else 0,
-        )
-        launch(grid, stream, values, overlap=bool(to_fold))
+            fold(to_fold, k, self.device, stream, for_decoder=True)
+        config, launch, maps_a, maps_d, grid = decoding
+        maps: tuple[bytes, ...] = (maps_a.at(left[0], k),)
+        if isinstance(config, DecodedConfig):
+            map_d = _NO_MAP
+            if config.plain:
+                address, row_bytes = epilogue[0], epilogue[5] * 2
+                if address % 16 == 0 and row_bytes % 16 == 0:
+                    map_d = maps_d.at(address, row_bytes)
+                else:
+                    launch = self._for_any_output(config)
+            maps = (*maps, map_d)
+        early = cfg.PACKED_EARLY_STAGES if to_fold else 0
+        values = (*maps, *epilogue, right[0], left[1], right[1], left[2], right[2], m, n, k, early)
+        launch(grid, stream, values, overlap=True)
 
     def _run_folded(
         self,

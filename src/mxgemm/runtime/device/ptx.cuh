@@ -85,6 +85,11 @@ DEVICE void bulk_load(u32 target, const void* source, u32 bytes, u32 barrier) {
       : "memory");
 }
 
+// A hint; the memory may change until it is read.
+DEVICE void prefetch_bulk(const void* source, u32 bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 template <int kPending>
@@ -116,7 +121,28 @@ DEVICE U32x4 load_streamed(const U32x4* pointer) {
   return v;
 }
 
+// Data that nobody reads again here: not kept in L1, its neighbours asked for.
+DEVICE U32x4 load_once(const U32x4* pointer) {
+  U32x4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+
+DEVICE u32 load_once(const u16* pointer) {
+  u16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u16 %0, [%1];" : "=h"(v) : "l"(pointer));
+  return v;
+}
+
 // ---- shared memory by address
+
+DEVICE u32 load_shared_u8(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
 
 DEVICE u32 load_shared_u16(u32 address) {
   u16 v;
@@ -177,6 +203,24 @@ DEVICE void store_matrix_x4(u32 address, const u32 (&r)[4]) {
                : "memory");
 }
 
+DEVICE void store_matrix_x4_transposed(u32 address, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// Word lane % 4 of row lane / 4 of four matrices of 8 rows x 16 bytes, whose rows' addresses lanes
+// 8 i .. 8 i + 7 give.
+DEVICE U32x4 load_matrix_x4(u32 address) {
+  U32x4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
 // ---- barriers, grids, registers
 
 DEVICE void named_barrier(int id, int threads) {
@@ -226,6 +270,12 @@ DEVICE u32 multiprocessor() {
 DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) {
   u32 d;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
+  return d;
+}
+
+DEVICE u32 max_u16x2(u32 a, u32 b) {
+  u32 d;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
 
