@@ -32,6 +32,7 @@ from mxgemm.backends.base import GemmPlan, PreparedOperand
 from mxgemm.backends.native_cpu import NativeCpu
 from mxgemm.epilogue import NO_ARGS
 from mxgemm.matmul import problem_for
+from mxgemm.plain import PlainOperand
 from mxgemm.runtime import native_cpu as runtime
 from mxgemm.tensor import MXTensor
 
@@ -93,19 +94,26 @@ def operations(shape: tuple[int, int, int]) -> float:
     return 2.0 * shape[0] * shape[1] * shape[2]
 
 
-def native_plan(a: MXTensor, b: MXTensor, prepared: PreparedOperand | None = None) -> GemmPlan:
+def native_plan(
+    a: MXTensor | torch.Tensor, b: MXTensor, prepared: PreparedOperand | None = None
+) -> GemmPlan:
     plan = NativeCpu().plan(problem_for(a, b, out_dtype=torch.bfloat16))
     if prepared is None:
         return plan
     return dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, b=prepared.spec))
 
 
-def gemm_contender(name: str, a: MXTensor, b: MXTensor, *, prepare: bool = False) -> Contender:
+def gemm_contender(
+    name: str, a: MXTensor | torch.Tensor, b: MXTensor, *, prepare: bool = False
+) -> Contender:
     operand = native_plan(a, b).prepare_b(b) if prepare else b
     plan = native_plan(a, b, operand if isinstance(operand, PreparedOperand) else None)
-    out = torch.empty((a.rows, b.rows), dtype=torch.bfloat16)
+    rows = PlainOperand(a) if isinstance(a, torch.Tensor) else a
+    out = torch.empty((rows.rows, b.rows), dtype=torch.bfloat16)
     return Contender(
-        name, lambda: plan.run(a, operand, out, NO_ARGS), operations((a.rows, b.rows, a.stored_k))
+        name,
+        lambda: plan.run(rows, operand, out, NO_ARGS),
+        operations((rows.rows, b.rows, b.stored_k)),
     )
 
 
@@ -186,6 +194,37 @@ def prepared(limit: float) -> Iterator[Case]:
         )
 
 
+def canonical(limit: float) -> Iterator[Case]:
+    """Few rows times a weight that nobody prepared."""
+    del limit
+    for m in (1, 2, 4, 8):
+        x, w = torch.randn(m, 4096), torch.randn(4096, 4096)
+        a, b = mxgemm.quantize(x), mxgemm.quantize(w)
+        contenders = [
+            gemm_contender("native", a, b),
+            gemm_contender("native_prepared", a, b, prepare=True),
+            prepacked_contender(x, w),
+        ]
+        ratios = [(name, contenders[2].name) for name in ("native", "native_prepared")]
+        yield Case("canonical", f"{m}x4096x4096", contenders, ratios)
+
+
+def plain(limit: float) -> Iterator[Case]:
+    """bfloat16 rows times a packed weight."""
+    for m in (1, 4, 16, 128, 512):
+        x, w = torch.randn(m, 4096).bfloat16(), torch.randn(4096, 4096)
+        b = mxgemm.quantize(w)
+        contenders = [
+            gemm_contender("native_plain", x, b),
+            gemm_contender("native_plain_prepared", x, b, prepare=True),
+            gemm_contender("native_plain_fp32", x.float(), b, prepare=True),
+            prepacked_contender(x, w),
+            mm_contender("torch_fp32_mm", x.float(), w, limit),
+        ]
+        ratios = [(ours.name, other.name) for ours in contenders[:3] for other in contenders[3:]]
+        yield Case("plain", f"{m}x4096x4096 bf16", contenders, ratios)
+
+
 def data_of(kind: str, rows: int, k: int) -> MXTensor:
     generator = torch.Generator().manual_seed(rows + k)
     x = torch.randn(rows, k, generator=generator)
@@ -217,8 +256,13 @@ def irregular(limit: float) -> Iterator[Case]:
                 "outlier_channels",
             )
         ]
-        ratios = [(each.name, "torch_fp32_mm") for each in contenders]
-        ratios += [(each.name, "gaussian") for each in contenders[1:]]
+        ratios = [
+            (each.name, other)
+            for each in contenders
+            for other in ("torch_bf16_mm", "torch_fp32_mm", "gaussian")
+            if each.name != other
+        ]
+        contenders.append(mm_contender("torch_bf16_mm", x.bfloat16(), w.bfloat16(), limit))
         contenders.append(mm_contender("torch_fp32_mm", x, w, limit))
         yield Case("irregular", f"{m}x{n}x{k}", contenders, ratios)
 
@@ -240,15 +284,18 @@ def dram(limit: float) -> Iterator[Case]:
             for copy in copies:
                 plan.run(a, copy, out, NO_ARGS)
 
-        x16 = torch.randn(m, k).bfloat16()
+        x16 = PlainOperand(torch.randn(m, k).bfloat16())
+        plan16 = native_plan(x16.values, b, copies[0])
 
-        def sweep16(x16: torch.Tensor = x16) -> None:
+        def sweep16(
+            plan: GemmPlan = plan16, x: PlainOperand = x16, out: torch.Tensor = out
+        ) -> None:
             for copy in copies:
-                runtime.weight_only(x16, copy.payload)
+                plan.run(x, copy, out, NO_ARGS)
 
         contenders = [
             Contender("native_prepared", sweep, float(size * DRAM_COPIES), "GB/s"),
-            Contender("native_weight_only", sweep16, float(size * DRAM_COPIES), "GB/s"),
+            Contender("native_plain", sweep16, float(size * DRAM_COPIES), "GB/s"),
             Contender(
                 "read_loop",
                 lambda: native.read_loop(kernels, buffer.data_ptr(), buffer.numel(), threads),
@@ -289,6 +336,8 @@ def overhead(limit: float) -> Iterator[Case]:
 GROUPS = {
     "gaussian": gaussian,
     "prepared": prepared,
+    "canonical": canonical,
+    "plain": plain,
     "irregular": irregular,
     "dram": dram,
     "quantize": quantizers,

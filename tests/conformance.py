@@ -18,6 +18,7 @@ from mxgemm.backends.base import Backend, GemmPlan, Rejection, RejectionCode
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import IDENTITY, Epilogue, EpilogueArgs
 from mxgemm.matmul import problem_for
+from mxgemm.plain import PlainOperand
 from mxgemm.problem import GemmProblem, Numerics
 from mxgemm.tensor import MXTensor
 
@@ -210,4 +211,4 @@ def _to(value: object, device: torch.device) -> object:
 
 
 def _operand(operand: object, device: torch.device) -> object:
-    return operand.to(device) if isinstance(operand, MXTensor) else operand
+    return operand.to(device) if isinstance(operand, MXTensor | PlainOperand) else operand

@@ -276,9 +276,8 @@ def main() -> None:
     header = f"seed {options.seed}, kernels {kernels_digest()}, {isas}, torch {torch.__version__}"
     print(header, flush=True)
     if options.only is not None:
-        print(
-            f"problem {options.only}: {check(options.seed, options.only)} comparisons, no difference"
-        )
+        comparisons = check(options.seed, options.only)
+        print(f"problem {options.only}: {comparisons} comparisons, no difference")
         return
     first, comparisons = resume_at(options.log, header) if options.log else (0, 0)
     until = time.monotonic() + options.seconds

@@ -110,12 +110,16 @@ def needs_zero_pads(layout: OperandLayout) -> bool:
 
 
 def expected(
-    a: MXTensor, b: MXTensor, epilogue: Epilogue, args: EpilogueArgs, accumulation: Accumulation
+    a: MXTensor | torch.Tensor,
+    b: MXTensor,
+    epilogue: Epilogue,
+    args: EpilogueArgs,
+    accumulation: Accumulation,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return D in FP64 and the bound of its error before output rounding, on the CPU."""
     a, b = a.to("cpu"), b.to("cpu")
     product, magnitude = accuracy.exact_product(a, b)
-    error = accuracy.product_bound(magnitude, a.stored_k, accumulation)
+    error = accuracy.product_bound(magnitude, b.stored_k, accumulation)
     return accuracy.epilogue_bound(product, error, epilogue, args)
 
 

@@ -37,12 +37,22 @@ OUT = lambda: full(M, N)  # noqa: E731
 
 # What is asked, the error, and what its message says. Values that are callables are made anew.
 REFUSED = {
-    "a-tensor": (
-        {"a": torch.ones(M, K)},
-        TypeError,
-        r"a must be an MXTensor, got Tensor; .*quantize",
+    "a-list": ({"a": [1.0]}, TypeError, r"a must be an MXTensor or a torch.Tensor.*quantize"),
+    "a-none": ({"a": None}, TypeError, "a must be an MXTensor or a torch.Tensor, got NoneType"),
+    "a-int8": ({"a": torch.ones(M, K).char()}, TypeError, "a plain a must be .* got torch.int8"),
+    "a-vector": ({"a": torch.ones(K)}, ValueError, r"a must have shape \(M, K\), got \(64,\)"),
+    "a-gaps": ({"a": torch.ones(K, M).t()}, ValueError, "a must be contiguous along K"),
+    "a-gradient": (
+        {"a": torch.ones(M, K, requires_grad=True)},
+        ValueError,
+        r"a must not require a gradient.*detach\(\)",
     ),
-    "a-none": ({"a": None}, TypeError, "a must be an MXTensor, got NoneType"),
+    "a-plain-k": ({"a": torch.ones(M, K - 1)}, ValueError, r"got 63 \(stored 64\) and 64"),
+    "a-plain-b-rotated": (
+        {"a": torch.ones(M, K), "b": operand(N, rotation=Rotation(16))},
+        ValueError,
+        "same rotation.* got None and hadamard16",
+    ),
     "b-tensor": ({"b": torch.ones(N, K)}, TypeError, "b must be an MXTensor or a prepared operand"),
     "k": ({"b": operand(N, 96)}, ValueError, r"share the contraction K, got 64 .* and 96"),
     "k-pads": (
@@ -473,7 +483,7 @@ def test_a_prepared_operand_is_refused_elsewhere(preparing):
     assert_refused(
         {"b": prepared_b, "backend": "reference"}, ValueError, "b was prepared by preparing"
     )
-    assert_refused({"a": prepared_b}, TypeError, "a must be an MXTensor, got PreparedOperand")
+    assert_refused({"a": prepared_b}, TypeError, "a must be an MXTensor or .* got PreparedOperand")
     assert_refused(
         {"b": prepared_a, "out": full(M, M)}, LayoutMismatch, "b must be prepared by prepare_b"
     )

@@ -28,17 +28,24 @@ void load_strip(const void* source, DType dtype, int count, double* out) {
   }
 }
 
+// Whole panels go by a loop of fixed length, which the compiler turns into a few vectors.
+template <class T, class Out, class Convert>
+inline void convert_strip(const T* values, int count, Out* out, const Convert& convert) {
+  for (; count >= kPanel; count -= kPanel, values += kPanel, out += kPanel) {
+    for (int i = 0; i < kPanel; ++i) out[i] = convert(static_cast<float>(values[i]));
+  }
+  for (int i = 0; i < count; ++i) out[i] = convert(static_cast<float>(values[i]));
+}
+
 template <class T>
 void store_strip(const T* values, int count, DType dtype, const void* target) {
+  void* out = const_cast<void*>(target);
   if (dtype == DType::kFloat32) {
-    auto* out = static_cast<float*>(const_cast<void*>(target));
-    for (int i = 0; i < count; ++i) out[i] = static_cast<float>(values[i]);
+    convert_strip(values, count, static_cast<float*>(out), [](float x) { return x; });
   } else if (dtype == DType::kBFloat16) {
-    auto* out = static_cast<uint16_t*>(const_cast<void*>(target));
-    for (int i = 0; i < count; ++i) out[i] = to_bf16(static_cast<float>(values[i]));
+    convert_strip(values, count, static_cast<uint16_t*>(out), [](float x) { return to_bf16(x); });
   } else {
-    auto* out = static_cast<uint16_t*>(const_cast<void*>(target));
-    for (int i = 0; i < count; ++i) out[i] = to_f16(static_cast<float>(values[i]));
+    convert_strip(values, count, static_cast<uint16_t*>(out), [](float x) { return to_f16(x); });
   }
 }
 

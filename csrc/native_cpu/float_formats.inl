@@ -49,3 +49,10 @@ inline uint16_t to_f16(float x) {
   return sign | static_cast<uint16_t>((rounded - (112u << 23)) >> 13);
 }
 #endif
+
+// Element i of an array of that dtype.
+inline float widen_one(const void* x, DType dtype, int64_t i) {
+  if (dtype == DType::kFloat32) return static_cast<const float*>(x)[i];
+  const uint16_t half = static_cast<const uint16_t*>(x)[i];
+  return dtype == DType::kBFloat16 ? from_bf16(half) : from_f16(half);
+}

@@ -1,90 +1,25 @@
 #include "gemm.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
+#include "bias_gradient.h"
 #include "parallel.h"
 #include "scales.h"
+#include "schedule.h"
 #include "wide.h"
 
 namespace mxgemm {
 namespace {
 
 constexpr size_t kRowBudget = size_t{4} << 20;  // bytes of packed A that stay in the shared cache
-constexpr int kFewPanels = 4;       // column panels finished together by the few-rows path
+constexpr int kFewPanels = 4;  // column panels finished together by the few-rows path
+constexpr int64_t kRowMajorLeastBlocks = 8;
 constexpr int kTasksPerThread = 4;  // pieces for each thread, so that a slow core delays nobody
 constexpr size_t kLine = 64;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 size_t align_line(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-// Column panels first .. first + count - 1, ready to read.
-struct Columns {
-  std::vector<ColumnPanel> panels;
-  std::vector<ScaleRange> ranges;
-  std::vector<uint8_t> poisoned;
-};
-
-// Makes panels from rows of B; codes, scales and what effective_scales reports.
-ScaleRange build_panel(const Kernels& kernels, const Matrix& b, int64_t first_row, int count,
-                       int64_t blocks, uint8_t* codes, uint8_t* scales, uint8_t* poisoned) {
-  const uint8_t* source = b.codes + first_row * b.codes_stride;
-  kernels.interleave(source, b.codes_stride, count, blocks, codes);
-  ScaleRange range{kScaleOne, kScaleOne};
-  for (int i = 0; i < kPanel; ++i) {
-    if (i >= count) {
-      for (int64_t k = 0; k < blocks; ++k) scales[k * kPanel + i] = kScaleOne;
-      continue;
-    }
-    const RowScales row =
-        effective_scales(source + i * b.codes_stride, b.scales + (first_row + i) * b.scales_stride,
-                         blocks, scales + i, kPanel);
-    range = i == 0 ? row.range : join(range, row.range);
-    poisoned[i] = row.poisoned;
-  }
-  return range;
-}
-
-size_t panel_bytes(int64_t blocks) {
-  return static_cast<size_t>(blocks) * (kPanelBlockBytes + kPanel);
-}
-
-// The column panels of one call, whether prepared before or made from B on demand in a thread's
-// scratch memory.
-class ColumnSource {
- public:
-  ColumnSource(const Kernels& kernels, const GemmCall& call) : kernels_(kernels), call_(call) {}
-
-  void get(int64_t first, int count, Buffer* scratch, Columns* out) const {
-    out->panels.resize(count);
-    out->ranges.resize(count);
-    out->poisoned.assign(static_cast<size_t>(count) * kPanel, 0);
-    const PreparedColumns* prepared = call_.prepared;
-    const size_t bytes = panel_bytes(call_.blocks);
-    if (!prepared) scratch->reserve(bytes * count);
-    for (int i = 0; i < count; ++i) {
-      const int64_t column = (first + i) * kPanel;
-      const int columns = static_cast<int>(std::min<int64_t>(kPanel, call_.n - column));
-      if (prepared) {
-        out->panels[i] = prepared->panel(first + i);
-        out->ranges[i] = prepared->ranges[first + i];
-        std::memcpy(&out->poisoned[i * kPanel], &prepared->poisoned[column], columns);
-      } else {
-        uint8_t* codes = scratch->as<uint8_t>() + i * bytes;
-        uint8_t* scales = codes + call_.blocks * kPanelBlockBytes;
-        out->panels[i] = {codes, scales};
-        out->ranges[i] = build_panel(kernels_, call_.b, column, columns, call_.blocks, codes,
-                                     scales, &out->poisoned[i * kPanel]);
-      }
-    }
-  }
-
- private:
-  const Kernels& kernels_;
-  const GemmCall& call_;
-};
 
 // Rows of A with effective scales, for one block of rows.
 struct Rows {
@@ -163,40 +98,6 @@ bool needs_wide(const GemmCall& call, const Rows& rows, const Columns& columns, 
   return !fits_fp32(rows.range(row, num_rows), range, call.blocks);
 }
 
-// Partial column sums of D: one row of doubles for each group of rows, summed in a fixed order at
-// the end, so that the bits do not depend on the threads.
-class BiasGradient {
- public:
-  BiasGradient(const GemmCall& call, int64_t groups, Buffer* buffer)
-      : call_(call), groups_(groups) {
-    if (!call.bias_grad) return;
-    const size_t count = static_cast<size_t>(groups) * call.n;
-    buffer->reserve(count * sizeof(double));
-    sums_ = buffer->as<double>();
-    std::fill_n(sums_, count, 0.0);
-  }
-  double* group(int64_t index) const { return sums_ ? sums_ + index * call_.n : nullptr; }
-  void write() const {
-    if (!sums_) return;
-    for (int64_t c = 0; c < call_.n; ++c) {
-      double sum = 0;
-      for (int64_t g = 0; g < groups_; ++g) sum += sums_[g * call_.n + c];
-      call_.bias_grad[c] = static_cast<float>(sum);
-    }
-  }
-
- private:
-  const GemmCall& call_;
-  int64_t groups_;
-  double* sums_ = nullptr;
-};
-
-void reserve_threads(Workspace& workspace, int threads) {
-  const auto count = static_cast<size_t>(std::max(threads, 1));
-  if (workspace.thread_columns.size() < count) workspace.thread_columns.resize(count);
-  if (workspace.thread_tiles.size() < count) workspace.thread_tiles.resize(count);
-}
-
 void few_rows_gemm(const Kernels& kernels, const GemmCall& call, Workspace& workspace) {
   const int m = static_cast<int>(call.m);
   const Rows rows = allocate_rows(workspace, 0, m, call.blocks);
@@ -204,8 +105,8 @@ void few_rows_gemm(const Kernels& kernels, const GemmCall& call, Workspace& work
   workspace.rows.reserve(kernels.few_rows_form_bytes(m, call.blocks));
   kernels.pack_few_rows(rows.panel(call, 0, m), workspace.rows.as());
 
-  const ColumnSource source(kernels, call);
-  const BiasGradient bias_grad(call, 1, &workspace.partial);
+  const ColumnSource source(kernels, call.prepared, call.b, call.n, call.blocks);
+  const BiasGradient bias_grad(call.bias_grad, call.n, 1, &workspace.partial);
   const int64_t panels = divide_up(call.n, kPanel);
   const int64_t stride = kFewPanels * kPanel;
   parallel_for(divide_up(panels, kFewPanels), call.threads, [&](int64_t task, int slot) {
@@ -230,19 +131,69 @@ void few_rows_gemm(const Kernels& kernels, const GemmCall& call, Workspace& work
   bias_grad.write();
 }
 
+// A few rows times a canonical B, whose rows are read as they lie in memory.
+void row_major_gemm(const Kernels& kernels, const GemmCall& call, Workspace& workspace) {
+  const int m = static_cast<int>(call.m);
+  const Rows rows = allocate_rows(workspace, 0, m, call.blocks);
+  rows.read(call, 0, m);
+  workspace.rows.reserve(kernels.row_major_form_bytes(m, call.blocks));
+  kernels.pack_row_major(rows.panel(call, 0, m), workspace.rows.as());
+
+  const ColumnSource source(kernels, nullptr, call.b, call.n, call.blocks);
+  const BiasGradient bias_grad(call.bias_grad, call.n, 1, &workspace.partial);
+  const int64_t stride = kFewPanels * kPanel;
+  const int64_t scales_stride = divide_up(call.blocks, kScalePad) * kScalePad;
+  parallel_for(divide_up(call.n, stride), call.threads, [&](int64_t task, int slot) {
+    const int64_t first = task * stride;
+    const int count = static_cast<int>(std::min(stride, call.n - first));
+    Buffer& tile = workspace.thread_tiles[slot];
+    const size_t acc_bytes = align_line(static_cast<size_t>(m * stride) * sizeof(float));
+    tile.reserve(acc_bytes + static_cast<size_t>(stride * scales_stride));
+    auto* acc = tile.as<float>();
+    uint8_t* scales = tile.as<uint8_t>() + acc_bytes;
+    const uint8_t* codes = call.b.codes + first * call.b.codes_stride;
+    Columns columns;
+    columns.poisoned.resize(count);
+    ScaleRange range{};
+    for (int i = 0; i < count; ++i) {
+      uint8_t* own = scales + i * scales_stride;
+      const RowScales row =
+          effective_scales(codes + i * call.b.codes_stride,
+                           call.b.scales + (first + i) * call.b.scales_stride, call.blocks, own, 1);
+      std::fill(own + call.blocks, own + scales_stride, kScaleOne);
+      range = i == 0 ? row.range : join(range, row.range);
+      columns.poisoned[i] = row.poisoned;
+    }
+    const bool wide = !fits_fp32(rows.range(0, m), range, call.blocks);
+    if (wide) {
+      source.get(task * kFewPanels, static_cast<int>(divide_up(count, kPanel)),
+                 &workspace.thread_columns[slot], &columns);
+    } else {
+      kernels.row_major(workspace.rows.as(), m,
+                        {codes, call.b.codes_stride, scales, scales_stride, count}, call.blocks,
+                        acc, stride);
+    }
+    const Piece piece{0, first, m, count, stride, bias_grad.group(0)};
+    finish_piece(kernels, call, rows, columns.panels.data(), columns.poisoned.data(), piece, acc,
+                 wide);
+  });
+  bias_grad.write();
+}
+
 // How the tile path cuts a block of rows times all columns into tasks.
 struct TileGrid {
   int64_t column_tiles, tiles_per_task, column_tasks;  // a tile is tile_panels column panels wide
   int64_t row_steps, steps_per_task, row_tasks;        // a step is row_panels_per_step row panels
 };
 
-TileGrid make_grid(const Kernels& kernels, const GemmCall& call, int64_t rows) {
+TileGrid make_grid(const Kernels& kernels, const GemmCall& call, const Schedule& schedule,
+                   int64_t rows) {
   TileGrid g;
   const int64_t tile_columns = kernels.tile_panels * kPanel;
   const int64_t wanted = int64_t{kTasksPerThread} * call.threads;
   g.column_tiles = divide_up(call.n, tile_columns);
   const auto fitting = static_cast<int64_t>(
-      kernels.column_budget / std::max<size_t>(kernels.column_form_bytes(call.blocks), 1));
+      kernels.column_budget / std::max<size_t>(kernels.column_form_bytes(schedule), 1));
   g.tiles_per_task = std::max<int64_t>(1, std::min(fitting, g.column_tiles));
   if (call.threads > 1) {
     g.tiles_per_task = std::max<int64_t>(1, std::min(g.tiles_per_task, g.column_tiles / wanted));
@@ -260,6 +211,7 @@ TileGrid make_grid(const Kernels& kernels, const GemmCall& call, int64_t rows) {
 struct TileBlock {
   const Kernels& kernels;
   const GemmCall& call;
+  const Schedule& schedule;
   const Rows& rows;
   const uint8_t* packed;
   size_t form_bytes;
@@ -280,12 +232,10 @@ struct TileBlock {
     }
     std::fill_n(acc, static_cast<size_t>(row_panels) * tile_rows * width, 0.0f);
     const uint8_t* a = packed + (row - first_row) / tile_rows * form_bytes;
-    for (int64_t first = 0; first < call.blocks; first += kernels.chunk_blocks) {
-      const int64_t last = std::min<int64_t>(first + kernels.chunk_blocks, call.blocks);
+    for (int group = 0; group < schedule.num_groups; ++group) {
       for (int p = 0; p < row_panels; ++p) {
         if (!wide[p])
-          kernels.tile(a + p * form_bytes, form, call.blocks, first, last,
-                       acc + p * tile_rows * width);
+          kernels.tile(a + p * form_bytes, form, schedule, group, acc + p * tile_rows * width);
       }
     }
     const int64_t column = (first_panel + panel) * kPanel;
@@ -311,9 +261,9 @@ struct TileBlock {
         std::min(tiles * kernels.tile_panels, divide_up(call.n, kPanel) - first_panel);
 
     Columns columns;
-    ColumnSource(kernels, call)
+    ColumnSource(kernels, call.prepared, call.b, call.n, call.blocks)
         .get(first_panel, static_cast<int>(panels), column_scratch, &columns);
-    const size_t column_bytes = align_line(kernels.column_form_bytes(call.blocks));
+    const size_t column_bytes = align_line(kernels.column_form_bytes(schedule));
     const size_t acc_count = static_cast<size_t>(kernels.tile_rows) * kernels.row_panels_per_step *
                              kernels.tile_panels * kPanel;
     tile_scratch->reserve(align_line(acc_count * sizeof(float)) + column_bytes * tiles);
@@ -323,7 +273,7 @@ struct TileBlock {
       const int64_t panel = t * kernels.tile_panels;
       kernels.decode_columns(
           &columns.panels[panel],
-          static_cast<int>(std::min<int64_t>(kernels.tile_panels, panels - panel)), call.blocks,
+          static_cast<int>(std::min<int64_t>(kernels.tile_panels, panels - panel)), schedule,
           forms + t * column_bytes);
     }
     const int64_t step_rows = int64_t{kernels.tile_rows} * kernels.row_panels_per_step;
@@ -342,13 +292,15 @@ struct TileBlock {
 
 void tile_gemm(const Kernels& kernels, const GemmCall& call, Workspace& workspace) {
   const int64_t step_rows = int64_t{kernels.tile_rows} * kernels.row_panels_per_step;
-  const size_t form_bytes = align_line(kernels.row_form_bytes(call.blocks));
+  const CallSchedule call_schedule(kernels, call);
+  const Schedule schedule = call_schedule.view();
+  const size_t form_bytes = align_line(kernels.row_form_bytes(schedule));
   const int64_t block_steps = std::max<int64_t>(
       1, static_cast<int64_t>(kRowBudget / (form_bytes * kernels.row_panels_per_step)));
   const int64_t steps = divide_up(call.m, step_rows);
   // Blocks of equal size rather than a small last one.
   const int64_t block_rows = divide_up(steps, divide_up(steps, block_steps)) * step_rows;
-  const BiasGradient bias_grad(call, steps, &workspace.partial);
+  const BiasGradient bias_grad(call.bias_grad, call.n, steps, &workspace.partial);
   for (int64_t first = 0; first < call.m; first += block_rows) {
     const int64_t count = std::min(block_rows, call.m - first);
     const Rows rows = allocate_rows(workspace, first, count, call.blocks);
@@ -360,10 +312,11 @@ void tile_gemm(const Kernels& kernels, const GemmCall& call, Workspace& workspac
       const int num_rows =
           static_cast<int>(std::min<int64_t>(kernels.tile_rows, first + count - row));
       rows.read(call, row, num_rows);
-      kernels.pack_rows(rows.panel(call, row, num_rows), packed + p * form_bytes);
+      kernels.pack_rows(rows.panel(call, row, num_rows), schedule, packed + p * form_bytes);
     });
-    const TileBlock block{kernels, call, rows, packed, form_bytes, first, count, bias_grad};
-    const TileGrid grid = make_grid(kernels, call, count);
+    const TileBlock block{kernels,    call,  schedule, rows,     packed,
+                          form_bytes, first, count,    bias_grad};
+    const TileGrid grid = make_grid(kernels, call, schedule, count);
     parallel_for(grid.column_tasks * grid.row_tasks, call.threads, [&](int64_t task, int slot) {
       block.run(grid, task, &workspace.thread_columns[slot], &workspace.thread_tiles[slot]);
     });
@@ -371,67 +324,30 @@ void tile_gemm(const Kernels& kernels, const GemmCall& call, Workspace& workspac
   bias_grad.write();
 }
 
-}  // namespace
-
-std::unique_ptr<PreparedColumns> prepare_columns(const Kernels& kernels, const Matrix& b, int64_t n,
-                                                 int64_t blocks, int threads) {
-  auto prepared = std::make_unique<PreparedColumns>();
-  prepared->columns = n;
-  prepared->blocks = blocks;
-  const int64_t panels = prepared->panels();
-  prepared->codes = Buffer(static_cast<size_t>(panels) * blocks * kPanelBlockBytes);
-  prepared->scales = Buffer(static_cast<size_t>(panels) * blocks * kPanel);
-  prepared->ranges.resize(panels);
-  prepared->poisoned.assign(static_cast<size_t>(panels) * kPanel, 0);
-  parallel_for(panels, threads, [&](int64_t p, int) {
-    const int64_t row = p * kPanel;
-    prepared->ranges[p] =
-        build_panel(kernels, b, row, static_cast<int>(std::min<int64_t>(kPanel, n - row)), blocks,
-                    prepared->codes.as<uint8_t>() + p * blocks * kPanelBlockBytes,
-                    prepared->scales.as<uint8_t>() + p * blocks * kPanel, &prepared->poisoned[row]);
-  });
-  return prepared;
+Path choose_path(const Kernels& kernels, const GemmCall& call) {
+  // A sum over a quarter of each vector's blocks needs a few of them to round no more often than a
+  // sum over blocks.
+  const bool row_major =
+      !call.prepared && call.m <= kernels.row_major_rows && call.blocks >= kRowMajorLeastBlocks;
+  const bool free = call.path == Path::kAutomatic;
+  if ((free || call.path == Path::kRowMajor) && row_major) return Path::kRowMajor;
+  if (call.path == Path::kFewRows || call.path == Path::kRowMajor) return Path::kFewRows;
+  return free && call.m <= kernels.few_rows ? Path::kFewRows : Path::kTile;
 }
+
+}  // namespace
 
 void gemm(const Kernels& kernels, const GemmCall& call) {
   BorrowedWorkspace workspace;
   reserve_threads(*workspace, call.threads);
-  const bool few =
-      call.path == Path::kFewRows || (call.path == Path::kAutomatic && call.m <= kernels.few_rows);
-  if (few) {
-    few_rows_gemm(kernels, call, *workspace);
-  } else {
-    tile_gemm(kernels, call, *workspace);
+  switch (choose_path(kernels, call)) {
+    case Path::kRowMajor:
+      return row_major_gemm(kernels, call, *workspace);
+    case Path::kFewRows:
+      return few_rows_gemm(kernels, call, *workspace);
+    default:
+      return tile_gemm(kernels, call, *workspace);
   }
-}
-
-void weight_only_gemm(const Kernels& kernels, const WeightOnlyCall& call) {
-  BorrowedWorkspace workspace;
-  reserve_threads(*workspace, call.threads);
-  const int64_t k = call.blocks * kBlock;
-  const int64_t element = call.x_dtype == DType::kFloat32 ? 4 : 2;
-  workspace->rows.reserve(static_cast<size_t>(call.m) * k * sizeof(float));
-  auto* x = workspace->rows.as<float>();
-  parallel_for(call.m, call.threads, [&](int64_t r, int) {
-    kernels.widen(static_cast<const uint8_t*>(call.x) + r * call.x_stride * element, call.x_dtype,
-                  k, x + r * k);
-  });
-  const PreparedColumns& b = *call.prepared;
-  parallel_for(b.panels(), call.threads, [&](int64_t p, int slot) {
-    Buffer& tile = workspace->thread_tiles[slot];
-    tile.reserve(static_cast<size_t>(call.m) * kPanel * sizeof(float));
-    auto* acc = tile.as<float>();
-    const int64_t column = p * kPanel;
-    const int m = static_cast<int>(call.m);
-    kernels.weight_only(x, m, b.panel(p), call.blocks, acc, kPanel);
-    const Piece piece{0,      column,
-                      m,      static_cast<int>(std::min<int64_t>(kPanel, call.n - column)),
-                      kPanel, nullptr};
-    for (int c = 0; c < piece.columns; ++c) {
-      for (int r = 0; b.poisoned[column + c] && r < m; ++r) acc[r * kPanel + c] = kNaN;
-    }
-    kernels.finish(call.epilogue, piece, acc);
-  });
 }
 
 }  // namespace mxgemm

@@ -1,18 +1,26 @@
 """Writes the inner tiles of the tile kernels as assembly, because compilers spill them.
 
-A tile keeps rows x columns of sums in registers and walks over blocks of 32 k. Arguments, System V:
+A tile keeps rows x columns of sums in registers and walks over blocks of 32 k. One block of rows is
+rows x 32 int8 | rows starts | rows exponents, one of columns decoded B | columns exponents
+[| corrections], the last ones int32. "block" tiles scale every block. Arguments, System V:
 
-    rdi  const void* rows     [blocks] x (rows x 32 int8 | rows starts | rows exponents), int32
-    rsi  const void* columns  [blocks] x (decoded B | columns exponents [| corrections]), int32
+    rdi  const void* rows     the first block, the others follow
+    rsi  const void* columns  likewise
     rdx  int64_t blocks       at least 1
     rcx  float* acc           [rows][columns], the products are added to it
-    r8   const int32_t* row_constants     starts and exponents of the whole group
-    r9   const int32_t* column_constants  exponents and corrections of the whole group
 
-The last two are for "group" tiles only, which sum all blocks in integers and scale once; "block"
-tiles scale every block. Starts are what sums begin from, corrections are added when they end;
-together they undo the offsets that make one operand unsigned. The sum of two exponents, each
-shifted to the exponent's place, is the bit pattern of the FP32 scale.
+The AVX2 "group" tile takes the same, but acc is int32 and the sums are left as integers. The AVX-512
+"group" tiles sum all blocks in integers and scale once:
+
+    rdi  const void* const (*list)[2]     for each block its rows and its columns
+    rsi  int64_t blocks                   at least 1
+    rdx  float* acc                       [rows][columns], the products are added to it
+    rcx  const int32_t* row_constants     starts and exponents of the whole group
+    r8   const int32_t* column_constants  exponents and corrections of the whole group
+
+Starts are what sums begin from, corrections are added when they end; together they undo the offsets
+that make one operand unsigned. The sum of two exponents, each shifted to the exponent's place, is
+the bit pattern of the FP32 scale.
 
 Usage: generate_tiles.py avx2|avx512 OUTPUT
 """
@@ -55,11 +63,15 @@ class Assembly:
         return [*self.lines, f".size {self.name}, .-{self.name}"]
 
 
-def avx2_block_tile(rows: int) -> list[str]:
-    """16 columns; sums of 16-bit lanes by vpmaddubsw, all sixteen registers in use."""
-    emit = Assembly(f"mxgemm_avx2_block_{rows}x16")
+def avx2_tile(rows: int, *, grouped: bool) -> list[str]:
+    """16 columns; sums of 16-bit lanes by vpmaddubsw, all sixteen registers in use.
+
+    A column's weights, 2^(how far its scale lies above the group's base) in both of its lanes, stand
+    before its exponents. A group tile multiplies by them on the way to 32 bits and adds integers.
+    """
+    emit = Assembly(f"mxgemm_avx2_{'group' if grouped else 'block'}_{rows}x16")
     vector, columns = 32, 16
-    row_bytes, column_bytes = rows * (BLOCK + 2 * WORD), columns * (BLOCK + WORD)
+    row_bytes, column_bytes = rows * (BLOCK + 2 * WORD), columns * (BLOCK + 2 * WORD)
     sums = [[f"ymm{2 * r + j}" for j in range(2)] for r in range(rows)]
     b, a, product = ["ymm12", "ymm13"], "ymm14", "ymm15"
     loop = emit.label("block")
@@ -76,11 +88,18 @@ def avx2_block_tile(rows: int) -> list[str]:
             emit(f"vpaddw {sums[r][0]}, {sums[r][0]}, {product}")
             emit(f"vpaddw {sums[r][1]}, {sums[r][1]}, {a}")
     for j in range(2):
-        emit(f"vmovdqu {b[j]}, ymmword ptr [rsi + {columns * BLOCK + j * vector}]")
+        constants = columns * (BLOCK + (0 if grouped else WORD))
+        emit(f"vmovdqu {b[j]}, ymmword ptr [rsi + {constants + j * vector}]")
     for r in range(rows):
-        emit(f"vbroadcastss {a}, dword ptr [rdi + {rows * (BLOCK + WORD) + WORD * r}]")
+        if not grouped:
+            emit(f"vbroadcastss {a}, dword ptr [rdi + {rows * (BLOCK + WORD) + WORD * r}]")
         for j in range(2):
             target = f"ymmword ptr [rcx + {(2 * r + j) * vector}]"
+            if grouped:
+                emit(f"vpmaddwd {sums[r][j]}, {sums[r][j]}, {b[j]}")
+                emit(f"vpaddd {sums[r][j]}, {sums[r][j]}, {target}")
+                emit(f"vmovdqu {target}, {sums[r][j]}")
+                continue
             emit(f"vpmaddwd {sums[r][j]}, {sums[r][j]}, ymmword ptr [rip + {CONSTANTS}]")
             emit(f"vcvtdq2ps {sums[r][j]}, {sums[r][j]}")
             emit(f"vpaddd {product}, {b[j]}, {a}")
@@ -109,13 +128,20 @@ class Avx512Tile:
         self.free = [f"zmm{i}" for i in range(rows * vectors, 32)]
         self.row_bytes = rows * (BLOCK + 2 * WORD)
         self.column_bytes = self.columns * (BLOCK + 2 * WORD)
+        self.acc = "rdx" if grouped else "rcx"
 
     def code(self) -> list[str]:
         emit = self.emit
         if self.grouped:
-            self.start("r8", 0)
+            emit("mov rax, rdi")
+            emit("mov r11, rsi")
+            self.start("rcx", 0)
         loop = emit.label("block")
-        if not self.grouped:
+        if self.grouped:
+            emit("mov rdi, qword ptr [rax + 0]")
+            emit("mov rsi, qword ptr [rax + 8]")
+            emit("add rax, 16")
+        else:
             self.start("rdi", self.rows * BLOCK)
         for step in range(STEPS):
             if self.halving:
@@ -124,12 +150,12 @@ class Avx512Tile:
                 self.plain_step(step)
         if not self.grouped:
             self.add_scaled("rdi", self.rows * (BLOCK + WORD), "rsi", self.columns * BLOCK)
-        emit(f"add rdi, {self.row_bytes}")
-        emit(f"add rsi, {self.column_bytes}")
-        emit("dec rdx")
+            emit(f"add rdi, {self.row_bytes}")
+            emit(f"add rsi, {self.column_bytes}")
+        emit(f"dec {'r11' if self.grouped else 'rdx'}")
         emit(f"jnz {loop}")
         if self.grouped:
-            self.add_scaled("r8", self.rows * WORD, "r9", 0)
+            self.add_scaled("rcx", self.rows * WORD, "r8", 0)
         return emit.finish()
 
     def start(self, base: str, offset: int) -> None:
@@ -185,7 +211,7 @@ class Avx512Tile:
         for r in range(self.rows):
             exponent = f"dword ptr [{row_base} + {row_offset + WORD * r}]{{1to16}}"
             for j in range(n):
-                total, target = self.sums[r][j], f"zmmword ptr [rcx + {(r * n + j) * 64}]"
+                total, target = self.sums[r][j], f"zmmword ptr [{self.acc} + {(r * n + j) * 64}]"
                 if self.halving:
                     correction = column_offset + WORD * self.columns + 64 * j
                     emit(f"vpaddd {total}, {total}, zmmword ptr [{column_base} + {correction}]")
@@ -198,7 +224,7 @@ class Avx512Tile:
 def tiles(isa: str) -> list[list[str]]:
     """Return the lines of every tile of an instruction set."""
     if isa == "avx2":
-        return [avx2_block_tile(6)]
+        return [avx2_tile(6, grouped=grouped) for grouped in (True, False)]
     shapes = [(6, 3, True), (8, 3, False)]
     return [
         Avx512Tile(rows, vectors, halving=halving, grouped=grouped).code()

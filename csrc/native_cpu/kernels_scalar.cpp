@@ -48,8 +48,8 @@ void pack_group(const RowPanel& rows, int group, void* form) {
   }
 }
 
-size_t tile_row_bytes(int64_t blocks) { return row_form_bytes(kRows, blocks); }
-void pack_rows(const RowPanel& rows, void* form) { pack_group(rows, kRows, form); }
+size_t tile_row_bytes(const Schedule& s) { return row_form_bytes(kRows, s.blocks); }
+void pack_rows(const RowPanel& rows, const Schedule&, void* form) { pack_group(rows, kRows, form); }
 size_t few_rows_form_bytes(int rows, int64_t blocks) { return row_form_bytes(rows, blocks); }
 void pack_few_rows(const RowPanel& rows, void* form) { pack_group(rows, rows.rows, form); }
 
@@ -67,11 +67,12 @@ void decode_block(const uint8_t* codes, int16_t* out) {
 }
 
 // Columns: values int16 [blocks][32][16], then scale bytes [blocks][16].
-size_t column_form_bytes(int64_t blocks) {
-  return static_cast<size_t>(blocks) * (kDecodedBlock * sizeof(int16_t) + kPanel);
+size_t column_form_bytes(const Schedule& s) {
+  return static_cast<size_t>(s.blocks) * (kDecodedBlock * sizeof(int16_t) + kPanel);
 }
 
-void decode_columns(const ColumnPanel* panels, int, int64_t blocks, void* form) {
+void decode_columns(const ColumnPanel* panels, int, const Schedule& schedule, void* form) {
+  const int64_t blocks = schedule.blocks;
   auto* values = static_cast<int16_t*>(form);
   for (int64_t b = 0; b < blocks; ++b)
     decode_block(panels->codes + b * kPanelBlockBytes, values + b * kDecodedBlock);
@@ -92,8 +93,9 @@ void add_block(const int16_t* row, int byte, const int16_t* columns, const uint8
     acc[c] += static_cast<float>(sum[c]) * power(byte + scales[c] - 129);
 }
 
-void tile(const void* rows, const void* columns, int64_t blocks, int64_t first, int64_t last,
-          float* acc) {
+void tile(const void* rows, const void* columns, const Schedule& schedule, int group, float* acc) {
+  const int64_t blocks = schedule.blocks;
+  const int64_t first = group ? schedule.ends[group - 1] : 0, last = schedule.ends[group];
   const RowForm f = row_form(const_cast<void*>(rows), kRows, blocks);
   const auto* values = static_cast<const int16_t*>(columns);
   const auto* scales = reinterpret_cast<const uint8_t*>(values + blocks * kDecodedBlock);
@@ -138,8 +140,20 @@ void interleave(const uint8_t* codes, int64_t stride, int count, int64_t blocks,
   }
 }
 
-void weight_only(const float* x, int rows, const ColumnPanel& panel, int64_t blocks, float* acc,
-                 int64_t stride) {
+#include "finish.inl"
+#include "quantize_strip.inl"
+#include "weight_only_rows.inl"
+
+bool pack_plain_row(const void* x, DType dtype, int64_t k, int64_t blocks, int rows, int row,
+                    void* form) {
+  return for_each_block(x, dtype, k, blocks, [&](int64_t b, const float* values) {
+    float* out = static_cast<float*>(form) + (b * rows + row) * kBlock;
+    for (int i = 0; i < kBlock; ++i) out[i] = values[i];
+  });
+}
+
+void multiply_plain(const void* form, int rows, const ColumnPanel& panel, int64_t blocks,
+                    float* acc, int64_t stride) {
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < kPanel; ++c) acc[r * stride + c] = 0;
   }
@@ -147,25 +161,17 @@ void weight_only(const float* x, int rows, const ColumnPanel& panel, int64_t blo
   for (int64_t b = 0; b < blocks; ++b) {
     decode_block(panel.codes + b * kPanelBlockBytes, decoded);
     for (int r = 0; r < rows; ++r) {
+      const float* x = static_cast<const float*>(form) + (b * rows + r) * kBlock;
       float sum[kPanel] = {};
       for (int k = 0; k < kBlock; ++k) {
-        const float value = x[r * blocks * kBlock + b * kBlock + k];
-        for (int c = 0; c < kPanel; ++c) sum[c] += value * decoded[k * kPanel + c];
+        for (int c = 0; c < kPanel; ++c) sum[c] += x[k] * 0.5f * decoded[k * kPanel + c];
       }
       for (int c = 0; c < kPanel; ++c) {
         const int byte = panel.scales[b * kPanel + c];
-        const float scale = byte ? power(byte) : 0x1p-127f;
-        acc[r * stride + c] += sum[c] * 0.5f * scale;  // the decoded values hold a factor of two
+        acc[r * stride + c] += sum[c] * (byte ? power(byte) : 0x1p-127f);
       }
     }
   }
-}
-
-#include "finish.inl"
-#include "quantize_strip.inl"
-
-void widen(const void* x, DType dtype, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = widen_one(x, dtype, i);
 }
 
 int64_t multiply_loop(int64_t iterations) {
@@ -201,6 +207,7 @@ const Kernels* scalar_kernels() {
       kRows,
       1,
       32,
+      false,
       4,
       size_t{224} << 10,
       tile_row_bytes,
@@ -212,9 +219,13 @@ const Kernels* scalar_kernels() {
       few_rows_form_bytes,
       pack_few_rows,
       few,
+      0,
+      nullptr,
+      nullptr,
+      nullptr,
       interleave,
-      weight_only,
-      widen,
+      {"plain C++", 4, pack_plain_row, multiply_plain},
+      {},
       finish,
       finish_wide,
       {quantize_strip, nullptr, nullptr},

@@ -12,6 +12,7 @@
 #include "parallel.h"
 #include "quantize.h"
 #include "select.h"
+#include "weight_only.h"
 
 namespace nb = nanobind;
 
@@ -51,6 +52,15 @@ Epilogue make_epilogue(double alpha, double beta, int activation, int dact, nb::
   return e;
 }
 
+// A prepared B, or a tuple like that of matrix().
+void set_columns(nb::handle b, const PreparedColumns** prepared, Matrix* canonical) {
+  if (nb::isinstance<PreparedColumns>(b)) {
+    *prepared = nb::cast<const PreparedColumns*>(b);
+  } else {
+    *canonical = matrix(nb::cast<nb::tuple>(b));
+  }
+}
+
 void call_gemm(const Kernels& kernels, int64_t m, int64_t n, int64_t blocks, const nb::tuple& a,
                nb::handle b, nb::handle out, double alpha, double beta, int activation, int dact,
                nb::handle bias, nb::handle c, nb::handle aux_out, nb::handle aux_in,
@@ -60,11 +70,7 @@ void call_gemm(const Kernels& kernels, int64_t m, int64_t n, int64_t blocks, con
   call.n = n;
   call.blocks = blocks;
   call.a = matrix(a);
-  if (nb::isinstance<PreparedColumns>(b)) {
-    call.prepared = nb::cast<const PreparedColumns*>(b);
-  } else {
-    call.b = matrix(nb::cast<nb::tuple>(b));
-  }
+  set_columns(b, &call.prepared, &call.b);
   call.epilogue = make_epilogue(alpha, beta, activation, dact, out, bias, c, aux_out, aux_in);
   call.bias_grad = reinterpret_cast<float*>(bias_grad);
   call.threads = threads;
@@ -73,16 +79,23 @@ void call_gemm(const Kernels& kernels, int64_t m, int64_t n, int64_t blocks, con
   gemm(kernels, call);
 }
 
-void call_weight_only(const Kernels& kernels, int64_t m, int64_t n, int64_t blocks, nb::handle x,
-                      const PreparedColumns& b, nb::handle out, double alpha, double beta,
-                      int activation, nb::handle bias, nb::handle c, int threads) {
+void call_weight_only(const Kernels& kernels, int64_t m, int64_t n, int64_t k, int64_t blocks,
+                      nb::handle x, nb::handle b, nb::handle out, double alpha, double beta,
+                      int activation, int dact, nb::handle bias, nb::handle c, nb::handle aux_out,
+                      nb::handle aux_in, uintptr_t bias_grad, int threads) {
   const Plane rows = plane(x);
-  const WeightOnlyCall call{
-      m,           n,
-      blocks,      rows.data,
-      rows.stride, rows.dtype,
-      &b,          make_epilogue(alpha, beta, activation, 0, out, bias, c, nb::none(), nb::none()),
-      threads};
+  WeightOnlyCall call{};
+  call.m = m;
+  call.n = n;
+  call.k = k;
+  call.blocks = blocks;
+  call.x = rows.data;
+  call.x_stride = rows.stride;
+  call.x_dtype = rows.dtype;
+  set_columns(b, &call.prepared, &call.b);
+  call.epilogue = make_epilogue(alpha, beta, activation, dact, out, bias, c, aux_out, aux_in);
+  call.bias_grad = reinterpret_cast<float*>(bias_grad);
+  call.threads = threads;
   const nb::gil_scoped_release release;
   weight_only_gemm(kernels, call);
 }
@@ -128,6 +141,11 @@ NB_MODULE(_native_cpu, m) {
   nb::class_<Kernels>(m, "Kernels", "The functions of one instruction set.")
       .def_ro("isa", &Kernels::isa)
       .def_ro("tile_name", &Kernels::tile_name)
+      .def_prop_ro("weight_only_name",
+                   [](const Kernels& k) {
+                     return k.weight_only_bf16.multiply ? k.weight_only_bf16.name
+                                                        : k.weight_only.name;
+                   })
       .def_ro("few_rows", &Kernels::few_rows)
       .def_ro("tile_rows", &Kernels::tile_rows)
       .def_prop_ro("tile_columns", [](const Kernels& k) { return k.tile_panels * kPanel; });
@@ -177,9 +195,11 @@ NB_MODULE(_native_cpu, m) {
         nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
         nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
-  m.def("weight_only", &call_weight_only, "D = epilogue(x @ B.T) with x in FP32, BF16 or FP16.",
+  m.def("weight_only", &call_weight_only,
+        "D = epilogue(x @ B.T) with x in FP32, BF16 or FP16; b as for gemm.", nb::arg(), nb::arg(),
         nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg());
+        nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg(), nb::arg());
 
   m.def(
       "quantize",

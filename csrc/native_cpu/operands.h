@@ -50,4 +50,24 @@ struct RowPanel {
   int64_t blocks;
 };
 
+// The order in which a tile goes through the blocks of K, the same for both operands, cut into
+// groups. Sums of integers do not mind the order, so blocks of like scales may stand together.
+struct Schedule {
+  const int32_t* order;  // [blocks]: the block at each place
+  const int64_t* ends;   // [num_groups]: the place after each group's last one
+  int64_t blocks;
+  int num_groups;
+};
+
+// Rows of B as they lie in memory, with their effective scales; stride in bytes, a multiple of
+// kScalePad, past the last block bytes of 127.
+constexpr int kScalePad = 16;
+struct CanonicalRows {
+  const uint8_t* codes;
+  int64_t codes_stride;
+  const uint8_t* scales;
+  int64_t scales_stride;
+  int rows;
+};
+
 }  // namespace mxgemm

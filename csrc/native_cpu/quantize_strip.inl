@@ -8,12 +8,6 @@ struct Tile {
   float x[kStripRows][kPeriod];
 };
 
-inline float widen_one(const void* x, DType dtype, int64_t i) {
-  if (dtype == DType::kFloat32) return static_cast<const float*>(x)[i];
-  const uint16_t half = static_cast<const uint16_t*>(x)[i];
-  return dtype == DType::kBFloat16 ? from_bf16(half) : from_f16(half);
-}
-
 template <DType dtype>
 void gather_as(const QuantizeCall& q, int64_t row, int rows, int64_t k, int count, Tile* tile) {
   if (q.column_stride == 1) {

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -50,6 +51,12 @@ void Buffer::reserve(size_t bytes) {
   bytes_ = data_ ? bytes : 0;
   if (!data_) throw std::bad_alloc();
   if (alignment == kHugePage) madvise(data_, size, MADV_HUGEPAGE);
+}
+
+void reserve_threads(Workspace& workspace, int threads) {
+  const auto count = static_cast<size_t>(std::max(threads, 1));
+  if (workspace.thread_columns.size() < count) workspace.thread_columns.resize(count);
+  if (workspace.thread_tiles.size() < count) workspace.thread_tiles.resize(count);
 }
 
 BorrowedWorkspace::BorrowedWorkspace() {

@@ -34,6 +34,9 @@ struct Workspace {
   std::vector<Buffer> thread_columns, thread_tiles;
 };
 
+// Makes room for the scratch memory of that many threads.
+void reserve_threads(Workspace& workspace, int threads);
+
 // A workspace for the lifetime of this object; concurrent calls get different ones.
 class BorrowedWorkspace {
  public:

@@ -14,6 +14,7 @@
 #include "gemm.h"
 #include "parallel.h"
 #include "select.h"
+#include "weight_only.h"
 
 namespace mxgemm {
 namespace {
@@ -247,8 +248,22 @@ void check_weight_only(const Kernels& kernels, const Problem& p, int threads) {
   std::vector<uint16_t> x(static_cast<size_t>(m * k));
   for (auto& value : x) value = static_cast<uint16_t>(0x3F80 + below(128) + (below(2) << 15));
   std::vector<float> out(static_cast<size_t>(m * n));
-  const auto prepared = prepare_columns(kernels, p.b.view(), n, p.a.blocks, threads);
-  WeightOnlyCall call{m, n, p.a.blocks, x.data(), k, DType::kBFloat16, prepared.get(), {}, threads};
+  std::unique_ptr<PreparedColumns> prepared;
+  WeightOnlyCall call{};
+  call.m = m;
+  call.n = n;
+  call.k = k;
+  call.blocks = p.a.blocks;
+  call.x = x.data();
+  call.x_stride = k;
+  call.x_dtype = DType::kBFloat16;
+  call.threads = threads;
+  if (below(2)) {
+    prepared = prepare_columns(kernels, p.b.view(), n, p.a.blocks, threads);
+    call.prepared = prepared.get();
+  } else {
+    call.b = p.b.view();
+  }
   call.epilogue.out = {out.data(), n, DType::kFloat32};
   weight_only_gemm(kernels, call);
   for (int64_t i = 0; i < m * n; ++i) {
@@ -359,11 +374,22 @@ void check_quantizer(const Kernels& kernels, const Kernels& right, int threads) 
   }
 }
 
+bool has_avx512_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 std::vector<const Kernels*> all_tables() {
   std::vector<const Kernels*> tables;
   for (const std::string& isa : available_isas()) {
     if (isa == "avx512_vnni") {
-      tables.push_back(avx512_vnni_kernels(true));
+      // Both tiles, whichever is taken here; vdpbf16ps with one of them.
+      static Kernels halving = *avx512_vnni_kernels(true);
+      if (has_avx512_bf16()) halving.weight_only_bf16 = *avx512_bf16_weight_only();
+      tables.push_back(&halving);
       tables.push_back(avx512_vnni_kernels(false));
     } else {
       tables.push_back(&select_kernels(isa));
@@ -380,7 +406,7 @@ void run(int problems, uint64_t seed) {
     const Problem p = make_problem();
     const int threads = 1 + below(3);
     for (const Kernels* kernels : tables) {
-      for (const Path path : {Path::kFewRows, Path::kTile, Path::kWide}) {
+      for (const Path path : {Path::kFewRows, Path::kTile, Path::kWide, Path::kRowMajor}) {
         check_product(*kernels, p, path, below(2), threads);
       }
       if (p.exact) check_epilogue(*kernels, p, threads);

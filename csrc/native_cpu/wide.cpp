@@ -26,6 +26,8 @@ void decode_panel_block(const uint8_t* codes, int8_t (*out)[kBlock]) {
   }
 }
 
+#include "float_formats.inl"
+
 int dot(const int8_t* a, const int8_t* b) {
   int sum = 0;
   for (int i = 0; i < kBlock; ++i) sum += a[i] * b[i];
@@ -48,6 +50,22 @@ void wide_product(const RowPanel& rows, const ColumnPanel& panel, double* acc, i
         // Two factors of two are in the decoded values.
         const int exponent = byte + panel.scales[k * kPanel + c] - 2 * kScaleOne - 2;
         acc[r * stride + c] += std::ldexp(static_cast<double>(dot(a, b[c])), exponent);
+      }
+    }
+  }
+}
+
+void wide_weight_only(const void* x, DType dtype, int64_t count, const ColumnPanel& panel,
+                      double* acc) {
+  for (int c = 0; c < kPanel; ++c) acc[c] = 0;
+  int8_t b[kPanel][kBlock];
+  for (int64_t k = 0; k * kBlock < count; ++k) {
+    decode_panel_block(panel.codes + k * kPanelBlockBytes, b);
+    for (int c = 0; c < kPanel; ++c) {
+      // A factor of two is in the decoded values.
+      const double scale = std::ldexp(1.0, panel.scales[k * kPanel + c] - kScaleOne - 1);
+      for (int i = 0; i < kBlock && k * kBlock + i < count; ++i) {
+        acc[c] += static_cast<double>(widen_one(x, dtype, k * kBlock + i)) * b[c][i] * scale;
       }
     }
   }

@@ -14,6 +14,7 @@ import torch
 from mxgemm import epilogue as epilogues
 from mxgemm.backends.base import BLOCK, FP32_UNIT, Accumulation
 from mxgemm.epilogue import Activation, Epilogue, EpilogueArgs
+from mxgemm.plain import PlainOperand
 from mxgemm.quantizers import dequantize
 from mxgemm.tensor import MXTensor
 
@@ -34,11 +35,16 @@ SLOPE = {
 """Largest |act'|: how much an activation can amplify an error of its argument."""
 
 
-def exact_product(a: MXTensor, b: MXTensor) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_product(
+    a: MXTensor | PlainOperand | torch.Tensor, b: MXTensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return A @ B.T and |A| @ |B|.T in FP64, float64 [M, N], of the values as stored (rotation
     and prescale left in).
     """
-    left = dequantize(a, torch.float64, rotate_to_source=False) * a.prescale
+    if isinstance(a, MXTensor):
+        left = dequantize(a, torch.float64, rotate_to_source=False) * a.prescale
+    else:
+        left = (a.values if isinstance(a, PlainOperand) else a).double()
     right = dequantize(b, torch.float64, rotate_to_source=False) * b.prescale
     return left @ right.t(), left.abs() @ right.abs().t()
 

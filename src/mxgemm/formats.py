@@ -100,6 +100,13 @@ class BlockFormat:
     block: int
 
 
+@dataclass(frozen=True)
+class PlainFormat:
+    """Values as torch stores them, without scales; `name` is the dtype's: bfloat16."""
+
+    name: str
+
+
 E2M1 = ElementFormat(name="E2M1", exponent_bits=2, mantissa_bits=1, bias=1)
 E2M3 = ElementFormat(name="E2M3", exponent_bits=2, mantissa_bits=3, bias=1)
 E3M2 = ElementFormat(name="E3M2", exponent_bits=3, mantissa_bits=2, bias=3)

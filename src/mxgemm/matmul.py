@@ -5,16 +5,17 @@ from __future__ import annotations
 import torch
 
 from mxgemm import arguments, dispatch
-from mxgemm.backends.base import GemmPlan, Operand, PreparedOperand, spec_of
+from mxgemm.backends.base import GemmPlan, Operand, PreparedOperand, as_operand, spec_of
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import Activation, Epilogue
+from mxgemm.plain import PlainOperand
 from mxgemm.problem import GemmProblem, Numerics
 from mxgemm.tensor import CANONICAL, MXTensor
 
 
 def gemm(
-    a: MXTensor,
-    b: Operand,
+    a: MXTensor | torch.Tensor,
+    b: MXTensor | PreparedOperand,
     *,
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
@@ -36,7 +37,8 @@ def gemm(
     `mxgemm.epilogue`.
 
     Args:
-        a: the first operand, shape (M, K).
+        a: the first operand, shape (M, K): quantized, or a float32, bfloat16 or float16 tensor,
+            which is multiplied as it is (of a backend that can; for decoding).
         b: the second operand, shape (N, K), or the form of it that a plan prepared.
         out: where D goes: float32, bfloat16 or float16 [M, N], rows contiguous; made when None.
         out_dtype: dtype of D when `out` is None; bfloat16 by default.
@@ -70,12 +72,13 @@ def gemm(
         >>> mxgemm.gemm(a, b, out_dtype=torch.float32).tolist()
         [[32.0, 32.0, 32.0], [32.0, 32.0, 32.0]]
     """
-    _check_operands(a, b)
-    spec = DeviceSpec.of(a.device) if device is None else _device(device, a.device)
+    left, right = _operands(a, b)
+    where = left.device
+    spec = DeviceSpec.of(where) if device is None else _device(device, where)
     call = arguments.bind(
-        (a.rows, b.shape[0]),
-        a.device,
-        prescale=a.prescale * b.prescale,
+        (left.shape[0], right.shape[0]),
+        where,
+        prescale=left.prescale * right.prescale,
         out=out,
         out_dtype=out_dtype,
         alpha=alpha,
@@ -89,19 +92,19 @@ def gemm(
         bias_grad=bias_grad,
     )
     problem = problem_for(
-        a,
-        b,
+        left,
+        right,
         out_dtype=call.out_dtype,
         epilogue=call.epilogue,
         numerics=_numerics(numerics),
         device=spec,
     )
-    plan, a, b = _plan(problem, a, b, backend, relayout=relayout)
-    return plan.run(a, b, call.output(), call.args)
+    plan, planned_a, planned_b = _plan(problem, left, right, backend, relayout=relayout)
+    return plan.run(planned_a, planned_b, call.output(), call.args)
 
 
 def problem_for(
-    a: Operand,
+    a: Operand | torch.Tensor,
     b: Operand,
     *,
     out_dtype: torch.dtype = torch.bfloat16,
@@ -117,6 +120,7 @@ def problem_for(
         >>> str(mxgemm.problem_for(a, b))
         '2x3x32 -> bfloat16 on cpu, a mxfp4 row_major+row_major, b mxfp4 row_major+row_major'
     """
+    a = as_operand(a)
     return GemmProblem(
         m=a.shape[0],
         n=b.shape[0],
@@ -131,8 +135,13 @@ def problem_for(
 
 
 def _plan(
-    problem: GemmProblem, a: MXTensor, b: Operand, backend: str | None, *, relayout: bool
-) -> tuple[GemmPlan, MXTensor, Operand]:
+    problem: GemmProblem,
+    a: MXTensor | PlainOperand,
+    b: MXTensor | PreparedOperand,
+    backend: str | None,
+    *,
+    relayout: bool,
+) -> tuple[GemmPlan, Operand, Operand]:
     """Return the plan and the operands it is for; with `relayout`, canonical copies where nobody
     takes them as they are.
     """
@@ -158,33 +167,40 @@ def _plan(
     return dispatch.plan(canonical, backend=backend), a, b
 
 
-def _check_operands(a: MXTensor, b: Operand) -> None:
-    if not isinstance(a, MXTensor):
+def _operands(
+    a: MXTensor | torch.Tensor, b: MXTensor | PreparedOperand
+) -> tuple[MXTensor | PlainOperand, MXTensor | PreparedOperand]:
+    """Return both, checked against each other."""
+    left = PlainOperand(a) if isinstance(a, torch.Tensor) else a
+    if not isinstance(left, MXTensor | PlainOperand):
         raise TypeError(
-            f"gemm: a must be an MXTensor, got {type(a).__name__}; mxgemm.quantize(x) makes one"
+            f"gemm: a must be an MXTensor or a torch.Tensor, got {type(a).__name__}; "
+            f"mxgemm.quantize(x) makes one"
         )
     if not isinstance(b, MXTensor | PreparedOperand):
         raise TypeError(
             f"gemm: b must be an MXTensor or a prepared operand, got {type(b).__name__}; "
             f"mxgemm.quantize(w) makes one"
         )
-    if a.shape[1] != b.shape[1] or a.stored_k != b.stored_k:
+    rotations = left.rotation, spec_of(b).rotation
+    if left.shape[1] != b.shape[1] or (
+        left.stored_k != b.stored_k and rotations[0] == rotations[1]
+    ):
         raise ValueError(
-            f"gemm: a and b must share the contraction K, got {a.shape[1]} (stored {a.stored_k}) "
-            f"and "
-            f"{b.shape[1]} (stored {b.stored_k})"
+            f"gemm: a and b must share the contraction K, got {left.shape[1]} (stored "
+            f"{left.stored_k}) and {b.shape[1]} (stored {b.stored_k})"
         )
-    rotations = a.rotation, spec_of(b).rotation
     if rotations[0] != rotations[1]:
         raise ValueError(
             f"gemm: operands must carry the same rotation, else it does not cancel, got "
             f"{rotations[0]} and "
             f"{rotations[1]}; quantize both with one Rotation"
         )
-    if a.device != b.device:
+    if left.device != b.device:
         raise ValueError(
-            f"gemm: operands must share a device, got {a.device} and {b.device}; use .to()"
+            f"gemm: operands must share a device, got {left.device} and {b.device}; use .to()"
         )
+    return left, b
 
 
 def _numerics(value: str | Numerics) -> Numerics:

@@ -11,8 +11,9 @@ import torch
 
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import IDENTITY, OUTPUT_DTYPES, Epilogue
-from mxgemm.formats import MXFP4, BlockFormat
+from mxgemm.formats import MXFP4, BlockFormat, PlainFormat
 from mxgemm.numerics.hadamard import Rotation
+from mxgemm.plain import PlainOperand
 from mxgemm.tensor import CANONICAL, MXTensor, OperandLayout
 
 
@@ -28,23 +29,23 @@ class OperandSpec:
     """One operand as backends see it.
 
     Attributes:
-        format: element and scale format.
+        format: element and scale format, or the dtype of a plain A.
         layout: how codes and scales are stored.
         rotation: the rotation that the values carry along the contraction.
         prepared_by: name of the backend whose prepared form this is, None for an MXTensor.
     """
 
-    format: BlockFormat = MXFP4
+    format: BlockFormat | PlainFormat = MXFP4
     layout: OperandLayout = CANONICAL
     rotation: Rotation | None = None
     prepared_by: str | None = None
 
     @classmethod
-    def of(cls, tensor: MXTensor) -> OperandSpec:
+    def of(cls, tensor: MXTensor | PlainOperand) -> OperandSpec:
         """Return the spec of a tensor."""
         return cls(tensor.format, tensor.layout, tensor.rotation)
 
-    def describes(self, tensor: MXTensor) -> bool:
+    def describes(self, tensor: MXTensor | PlainOperand) -> bool:
         """Return whether this is the spec of `tensor`; cheaper than to make that one and compare,
         because the two mostly share their parts.
         """
@@ -55,7 +56,14 @@ class OperandSpec:
             and (self.rotation is tensor.rotation or self.rotation == tensor.rotation)
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the operand holds values in high precision, which A may."""
+        return isinstance(self.format, PlainFormat)
+
     def __str__(self) -> str:
+        if self.is_plain:
+            return self.format.name
         parts = [
             self.format.name,
             f"prepared by {self.prepared_by}" if self.prepared_by else str(self.layout),
@@ -77,7 +85,8 @@ class GemmProblem:
         device: where it runs.
 
     Raises:
-        ValueError: a negative size, k that is no multiple of the block, or another dtype.
+        ValueError: a negative size, k that is no multiple of the block, another dtype, or a plain
+            B.
     """
 
     m: int
@@ -91,10 +100,14 @@ class GemmProblem:
     numerics: Numerics = Numerics.DEFAULT
 
     def __post_init__(self) -> None:
-        if min(self.m, self.n, self.k) < 0 or self.k % self.a.format.block:
+        if not isinstance(self.b.format, BlockFormat):
             raise ValueError(
-                f"GemmProblem: sizes must not be negative and k a multiple of "
-                f"{self.a.format.block}, "
+                f"GemmProblem: b must be quantized, got {self.b}; only a may be in high precision"
+            )
+        block = self.b.format.block
+        if min(self.m, self.n, self.k) < 0 or self.k % block:
+            raise ValueError(
+                f"GemmProblem: sizes must not be negative and k a multiple of {block}, "
                 f"got m={self.m} n={self.n} k={self.k}"
             )
         if self.out_dtype not in OUTPUT_DTYPES:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.host
 
 SOURCE = Path(__file__).parents[2] / "csrc" / "native_cpu" / "generate_tiles.py"
 BLOCKS = 3
+LISTED = [2, 0]  # the blocks of a group, in the order in which it takes them
 BLOCK = 32
 
 
@@ -32,8 +33,16 @@ def generator() -> ModuleType:
 class Machine:
     """The few instructions that the tiles use, over named byte buffers as memory."""
 
-    def __init__(self, memory: dict[str, np.ndarray[Any, Any]], count: int) -> None:
+    def __init__(
+        self,
+        memory: dict[str, np.ndarray[Any, Any]],
+        count: int,
+        listed: list[dict[str, int]] | None = None,
+    ) -> None:
         self.memory = memory
+        # Offsets that rdi and rsi take from the list at rax, one entry a block.
+        self.listed = iter(listed or [])
+        self.entry: dict[str, int] = {}
         self.zmm = {f"zmm{i}": np.zeros(64, np.uint8) for i in range(32)}
         self.offset = dict.fromkeys(memory, 0)
         self.count = count
@@ -62,6 +71,15 @@ class Machine:
         if name == "vmovups":
             buffer, at = self.address(operands[0])
             buffer[at : at + 64] = self.read(operands[1])
+        elif name == "mov" and operands[1].startswith("qword"):
+            if operands[0] == "rdi":
+                self.entry = next(self.listed)
+            assert operands[1] == f"qword ptr [rax + {8 * (operands[0] == 'rsi')}]"
+            self.offset[operands[0]] = self.entry[operands[0]]
+        elif name == "mov":
+            assert operands in (["rax", "rdi"], ["r11", "rsi"])
+        elif name == "add" and operands[0] == "rax":
+            assert operands[1] == "16"
         elif name == "add":
             self.offset[operands[0]] += int(operands[1])
         elif name == "dec":
@@ -141,21 +159,25 @@ def test_a_tile_adds_its_scaled_products(
         axis=1,
     ).ravel()
     acc = random.integers(-100, 100, (rows, columns)).astype(np.float32)
-    machine = Machine(
-        {
-            "rdi": row_form,
-            "rsi": column_form,
-            "rcx": acc.copy().view(np.uint8).ravel(),
-            "r8": np.concatenate([words(starts[-1:]), words(row_exponents[-1:])], axis=1).ravel(),
-            "r9": np.concatenate(
-                [words(column_exponents[-1:]), words(corrections[-1:])], axis=1
-            ).ravel(),
-        },
-        BLOCKS,
+    row_constants = np.concatenate([words(starts[-1:]), words(row_exponents[-1:])], axis=1)
+    column_constants = np.concatenate(
+        [words(column_exponents[-1:]), words(corrections[-1:])], axis=1
     )
+    target = acc.copy().view(np.uint8).ravel()
+    forms = {"rdi": row_form, "rsi": column_form}
+    if grouped:
+        memory = forms | {
+            "rdx": target,
+            "rcx": row_constants.ravel(),
+            "r8": column_constants.ravel(),
+        }
+        listed = [{name: i * len(form) // BLOCKS for name, form in forms.items()} for i in LISTED]
+        machine = Machine(memory, len(LISTED), listed)
+    else:
+        machine = Machine(forms | {"rcx": target}, BLOCKS)
     tile = generator().Avx512Tile(rows, vectors, halving=halving, grouped=grouped)
     machine.run(tile.code())
-    out = machine.memory["rcx"].view(np.float32).reshape(rows, columns)
+    out = target.view(np.float32).reshape(rows, columns)
 
     even_a, odd_a = a[:, :, :, 0], a[:, :, :, 1]
     even_b, odd_b = b[:, :, 0], (b + raised)[:, :, 1]
@@ -168,7 +190,7 @@ def test_a_tile_adds_its_scaled_products(
         sums = np.einsum("brdi,bdci->brc", even_a, even_b)
         sums += np.einsum("brdi,bdci->brc", odd_a, odd_b)
     right_result = acc.astype(np.float64)
-    steps = [(slice(None), BLOCKS)] if grouped else [(slice(i, i + 1), i) for i in range(BLOCKS)]
+    steps = [(LISTED, BLOCKS)] if grouped else [(slice(i, i + 1), i) for i in range(BLOCKS)]
     for blocks, constants in steps:
         total = sums[blocks].sum(0) + starts[constants][:, None]
         if halving:

@@ -20,6 +20,7 @@ from mxgemm import epilogue as epilogue_module
 from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.errors import LayoutMismatch, UnsupportedProblem
 from mxgemm.formats import MXFP4
+from mxgemm.plain import PlainOperand
 from mxgemm.problem import GemmProblem, OperandSpec
 from mxgemm.tensor import CANONICAL, MXTensor
 
@@ -166,7 +167,7 @@ class PreparedOperand:
         )
 
 
-Operand = MXTensor | PreparedOperand
+Operand = MXTensor | PreparedOperand | PlainOperand
 
 
 class EpilogueKeywords(TypedDict, total=False):
@@ -267,7 +268,7 @@ class GemmPlan:
 
     def __call__(
         self,
-        a: Operand,
+        a: Operand | torch.Tensor,
         b: Operand,
         *,
         out: torch.Tensor | None = None,
@@ -280,7 +281,7 @@ class GemmPlan:
             ValueError: the call asks for another epilogue or output dtype than the plan was made
             for. TypeError, LayoutMismatch: as `mxgemm.gemm`.
         """
-        problem = self.problem
+        problem, a = self.problem, as_operand(a)
         call = arguments.bind(
             (problem.m, problem.n),
             a.device,
@@ -289,7 +290,8 @@ class GemmPlan:
             out_dtype=problem.out_dtype if out is None else None,
             **epilogue,
         )
-        if call.epilogue != problem.epilogue or call.out_dtype != problem.out_dtype:
+        same = call.epilogue is problem.epilogue or call.epilogue == problem.epilogue
+        if not same or call.out_dtype != problem.out_dtype:
             raise ValueError(
                 f"plan on {self.backend.name}: made for {problem.out_dtype} and "
                 f"{problem.epilogue}, "
@@ -367,7 +369,22 @@ def spec_of(operand: Operand) -> OperandSpec:
     return operand.spec if isinstance(operand, PreparedOperand) else OperandSpec.of(operand)
 
 
-def mx_tensors_only(problem: GemmProblem) -> Rejection | None:
+def as_operand(a: Operand | torch.Tensor) -> Operand:
+    """Return `a`, a plain tensor as a PlainOperand."""
+    return PlainOperand(a) if isinstance(a, torch.Tensor) else a
+
+
+def quantized_only(problem: GemmProblem) -> Rejection | None:
+    """Return a FORMAT rejection if A is in high precision; for backends that multiply codes."""
+    if not problem.a.is_plain:
+        return None
+    return Rejection(
+        RejectionCode.FORMAT,
+        f"a must be {MXFP4.name}, got {problem.a}; mxgemm.quantize(x) makes one",
+    )
+
+
+def no_prepared_forms(problem: GemmProblem) -> Rejection | None:
     """Return a LAYOUT rejection if an operand is a prepared form; for backends that have none."""
     for side, spec in (("a", problem.a), ("b", problem.b)):
         if spec.prepared_by is not None:
@@ -382,7 +399,7 @@ def canonical_only(problem: GemmProblem) -> Rejection | None:
     """Return a LAYOUT rejection unless both operands are canonical MXTensors; for backends that
     read nothing else.
     """
-    rejection = mx_tensors_only(problem)
+    rejection = quantized_only(problem) or no_prepared_forms(problem)
     if rejection is not None:
         return rejection
     for side, spec in (("a", problem.a), ("b", problem.b)):

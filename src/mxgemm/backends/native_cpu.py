@@ -2,8 +2,9 @@
 
 Inside a block every product is summed exactly in integers; each block (or a run of blocks whose
 scales are close) is then added in FP32 with one rounding. Pieces of the result whose scales FP32
-cannot hold are summed in FP64 instead. The kernels are in csrc/native_cpu; this module checks,
-plans and hands over addresses.
+cannot hold are summed in FP64 instead. A plain A (float32, bfloat16 or float16) is multiplied by
+the packed B in FP32. The kernels are in csrc/native_cpu; this module checks, plans and hands over
+addresses.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from mxgemm.backends.base import (
     RejectionCode,
     Side,
 )
-from mxgemm.epilogue import Activation, EpilogueArgs
+from mxgemm.epilogue import NO_ARGS, Activation, EpilogueArgs
 from mxgemm.formats import MXFP4
+from mxgemm.plain import PlainOperand
 from mxgemm.problem import GemmProblem, OperandSpec
 from mxgemm.runtime import native_cpu as runtime
 from mxgemm.tensor import CANONICAL, MXTensor
@@ -36,6 +38,9 @@ ACTIVATIONS = {
     Activation.GELU: 2,
     Activation.GELU_TANH: 3,
 }
+
+PLAIN_EPILOGUE = (1.0, 0.0, 0, 0, None, None, None, None, 0)
+"""What NO_ARGS is to the kernels, beside the output and the threads."""
 
 AUTOMATIC = 0
 """Path of a call: the kernels choose by the number of rows."""
@@ -58,8 +63,22 @@ class NativeConfig:
         return runtime.description(self.isa)
 
 
+@dataclass(frozen=True, slots=True)
+class PlainConfig:
+    """What a plan for a plain A uses.
+
+    Attributes:
+        isa: the instruction set, "" for the best that the processor has.
+    """
+
+    isa: str
+
+    def __str__(self) -> str:
+        return runtime.plain_description(self.isa)
+
+
 class NativeCpu(Backend):
-    """MXFP4 x MXFP4 on x86-64, or on any processor by its plain C++ kernels."""
+    """MXFP4 or a plain A times MXFP4 on x86-64, or on any processor by plain C++ kernels."""
 
     name: ClassVar[str] = "native_cpu"
     calls_torch: ClassVar[bool] = False
@@ -89,6 +108,8 @@ class NativeCpu(Backend):
         return None
 
     def _check_operand(self, side: str, spec: OperandSpec) -> Rejection | None:
+        if side == "a" and spec.is_plain:
+            return None
         if spec.format != MXFP4:
             return Rejection(
                 RejectionCode.FORMAT, f"{side} must be {MXFP4.name}, got {spec.format.name}"
@@ -109,17 +130,18 @@ class NativeCpu(Backend):
         return None
 
     def accumulation(self, problem: GemmProblem) -> Accumulation:
-        return Accumulation(exact_blocks=True)
+        return Accumulation(exact_blocks=not problem.a.is_plain)
 
     def plan(self, problem: GemmProblem) -> GemmPlan:
-        config = NativeConfig(settings.CPU_ISA.read())
+        isa = settings.CPU_ISA.read()
+        config = PlainConfig(isa) if problem.a.is_plain else NativeConfig(isa)
         return GemmPlan(backend=self, problem=problem, config=config, summary=str(config))
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
         if side == "a":
             return super().prepare(plan, operand, side)
         payload = runtime.module().prepare(
-            runtime.kernels(_config(plan).isa),
+            runtime.kernels(_isa(plan)),
             _matrix(operand),
             operand.rows,
             operand.stored_k // MXFP4.block,
@@ -132,37 +154,43 @@ class NativeCpu(Backend):
     def launch(
         self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
     ) -> None:
-        assert isinstance(a, MXTensor)
-        problem, config = plan.problem, _config(plan)
-        epilogue = problem.epilogue
-        runtime.module().gemm(
-            runtime.kernels(config.isa),
-            problem.m,
-            problem.n,
-            problem.k // MXFP4.block,
-            _matrix(a),
-            b.payload if isinstance(b, PreparedOperand) else _matrix(b),
-            runtime.plane(out),
-            args.alpha,
-            args.beta,
-            ACTIVATIONS[epilogue.activation],
-            ACTIVATIONS[epilogue.dact],
-            runtime.plane(args.bias),
-            runtime.plane(args.c),
-            runtime.plane(args.aux_out),
-            runtime.plane(args.aux_in),
-            0 if args.bias_grad is None else args.bias_grad.data_ptr(),
-            torch.get_num_threads(),
-            config.path,
-        )
+        problem, config, native = plan.problem, plan.config, runtime.module()
+        assert isinstance(config, NativeConfig | PlainConfig)
+        epilogue, blocks = problem.epilogue, problem.k // MXFP4.block
+        columns = b.payload if isinstance(b, PreparedOperand) else _matrix(b)
+        if args is NO_ARGS:
+            on_the_way_out = (runtime.plane(out), *PLAIN_EPILOGUE, torch.get_num_threads())
+        else:
+            on_the_way_out = (
+                runtime.plane(out),
+                args.alpha,
+                args.beta,
+                ACTIVATIONS[epilogue.activation],
+                ACTIVATIONS[epilogue.dact],
+                runtime.plane(args.bias),
+                runtime.plane(args.c),
+                runtime.plane(args.aux_out),
+                runtime.plane(args.aux_in),
+                0 if args.bias_grad is None else args.bias_grad.data_ptr(),
+                torch.get_num_threads(),
+            )
+        kernels, m, n = runtime.kernels(config.isa), problem.m, problem.n
+        if isinstance(a, PlainOperand):
+            x = runtime.plane(a.values)
+            native.weight_only(kernels, m, n, a.shape[1], blocks, x, columns, *on_the_way_out)
+            return
+        assert isinstance(config, NativeConfig)
+        native.gemm(kernels, m, n, blocks, _matrix(a), columns, *on_the_way_out, config.path)
 
 
-def _config(plan: GemmPlan) -> NativeConfig:
-    assert isinstance(plan.config, NativeConfig)
-    return plan.config
+def _isa(plan: GemmPlan) -> str:
+    assert isinstance(plan.config, NativeConfig | PlainConfig)
+    return plan.config.isa
 
 
-def _matrix(tensor: MXTensor) -> tuple[int, int, int, int]:
+def _matrix(tensor: Operand) -> tuple[int, int, int, int]:
     """Return the addresses and row strides in bytes of canonical codes and scales."""
-    codes, scales = tensor.codes, tensor.scales
-    return codes.data_ptr(), codes.stride(0), scales.data_ptr(), scales.stride(0)
+    assert isinstance(tensor, MXTensor)
+    # Both are contiguous: MXTensor refuses others.
+    k = tensor.stored_k
+    return tensor.codes.data_ptr(), k // 2, tensor.scales.data_ptr(), k // MXFP4.block

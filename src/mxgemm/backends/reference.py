@@ -20,10 +20,12 @@ from mxgemm.backends.base import (
     Operand,
     Rejection,
     RejectionCode,
-    mx_tensors_only,
+    no_prepared_forms,
+    quantized_only,
 )
 from mxgemm.epilogue import EpilogueArgs
 from mxgemm.numerics import e2m1, e8m0
+from mxgemm.plain import PlainOperand
 from mxgemm.problem import GemmProblem
 from mxgemm.quantizers.reference import dequantize_matrix
 from mxgemm.tensor import MXTensor
@@ -38,7 +40,7 @@ class _TorchReference(Backend):
             return Rejection(
                 RejectionCode.DEVICE, f"runs in torch on a real device, got {problem.device}"
             )
-        return mx_tensors_only(problem)
+        return no_prepared_forms(problem)
 
     def plan(self, problem: GemmProblem) -> GemmPlan:
         return GemmPlan(backend=self, problem=problem, summary=f"torch, {self._how()}")
@@ -46,14 +48,14 @@ class _TorchReference(Backend):
     def launch(
         self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
     ) -> None:
-        assert isinstance(a, MXTensor)
+        assert isinstance(a, MXTensor | PlainOperand)
         assert isinstance(b, MXTensor)
         epilogue.apply(self._product(a, b), plan.problem.epilogue, args, out)
 
     def _how(self) -> str:
         raise NotImplementedError
 
-    def _product(self, a: MXTensor, b: MXTensor) -> torch.Tensor:
+    def _product(self, a: MXTensor | PlainOperand, b: MXTensor) -> torch.Tensor:
         raise NotImplementedError
 
 
@@ -75,9 +77,11 @@ class Reference(_TorchReference):
     def _how(self) -> str:
         return "FP64"
 
-    def _product(self, a: MXTensor, b: MXTensor) -> torch.Tensor:
-        left = dequantize_matrix(a.canonical_codes(), a.canonical_scales(), torch.float64)
+    def _product(self, a: MXTensor | PlainOperand, b: MXTensor) -> torch.Tensor:
         right = dequantize_matrix(b.canonical_codes(), b.canonical_scales(), torch.float64)
+        if isinstance(a, PlainOperand):
+            return a.values.double() @ right[:, : a.shape[1]].t()
+        left = dequantize_matrix(a.canonical_codes(), a.canonical_scales(), torch.float64)
         return left @ right.t()
 
 
@@ -91,13 +95,17 @@ class ReferenceFP32(_TorchReference):
     def automatic(self, problem: GemmProblem) -> bool:
         return False
 
+    def check(self, problem: GemmProblem) -> Rejection | None:
+        return super().check(problem) or quantized_only(problem)
+
     def accumulation(self, problem: GemmProblem) -> Accumulation:
         return Accumulation(exact_blocks=True)
 
     def _how(self) -> str:
         return "FP32 per block"
 
-    def _product(self, a: MXTensor, b: MXTensor) -> torch.Tensor:
+    def _product(self, a: MXTensor | PlainOperand, b: MXTensor) -> torch.Tensor:
+        assert isinstance(a, MXTensor)
         block = a.format.block
         left = torch.unflatten(e2m1.decode(e2m1.unpack(a.canonical_codes())), -1, (-1, block))
         right = torch.unflatten(e2m1.decode(e2m1.unpack(b.canonical_codes())), -1, (-1, block))

@@ -13,6 +13,7 @@ from mxgemm.dispatch import Verdict
 from mxgemm.epilogue import Activation, Epilogue
 from mxgemm.errors import BackendUnavailable, UnsupportedProblem
 from mxgemm.numerics.hadamard import Rotation
+from mxgemm.plain import FORMATS
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
 from mxgemm.tensor import CANONICAL
 
@@ -45,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     problem.add_argument(
         "--numerics", choices=[*Numerics], default="default", help="what the sum must keep"
+    )
+    problem.add_argument(
+        "--a",
+        choices=("mxfp4", *DTYPES),
+        default="mxfp4",
+        help="A quantized, or in high precision as it is (default mxfp4)",
     )
     for side in ("a", "b"):
         problem.add_argument(
@@ -107,7 +114,7 @@ def _problem(args: argparse.Namespace) -> GemmProblem:
         m=args.m,
         n=args.n,
         k=args.k,
-        a=OperandSpec(layout=args.layout_a, rotation=rotation),
+        a=_spec_of_a(args, rotation),
         b=OperandSpec(layout=args.layout_b, rotation=rotation),
         device=DeviceSpec.parse(args.device),
         out_dtype=DTYPES[args.out_dtype],
@@ -123,6 +130,14 @@ def _problem(args: argparse.Namespace) -> GemmProblem:
             bias_grad=args.bias_grad,
         ),
     )
+
+
+def _spec_of_a(args: argparse.Namespace, rotation: Rotation | None) -> OperandSpec:
+    if args.a == "mxfp4":
+        return OperandSpec(layout=args.layout_a, rotation=rotation)
+    if args.layout_a != CANONICAL:
+        raise ValueError(f"explain: --layout-a is for a quantized a, got --a {args.a}")
+    return OperandSpec(FORMATS[DTYPES[args.a]])
 
 
 def _chosen(problem: GemmProblem) -> str | None:

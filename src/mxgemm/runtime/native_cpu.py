@@ -14,8 +14,6 @@ import torch
 DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 """Numbers of the dtypes that the kernels read and write."""
 
-BLOCK = 32
-
 Plane = tuple[int, int, int]
 """Address, row stride in elements, dtype number."""
 
@@ -73,49 +71,17 @@ def description(isa: str) -> str:
     return f"{found.isa}, tile {found.tile_name}"
 
 
+def plain_description(isa: str) -> str:
+    """Return what multiplies rows in high precision, for people."""
+    try:
+        found = kernels(isa)
+    except (ImportError, ValueError):
+        return description(isa)
+    return f"{found.isa}, packed weights by {found.weight_only_name}"
+
+
 def plane(tensor: torch.Tensor | None) -> Plane | None:
     """Return what the kernels read of a tensor whose rows are contiguous, None for None."""
     if tensor is None:
         return None
     return tensor.data_ptr(), tensor.stride(0), DTYPES[tensor.dtype]
-
-
-def weight_only(x: torch.Tensor, weight: Any, *, isa: str = "") -> torch.Tensor:
-    """Return x @ W.T in FP32 with `x` in 16 bits or FP32 and W prepared from MXFP4: for decoding
-    where activations are not quantized.
-
-    Args:
-        x: float32, bfloat16 or float16 [M, K], contiguous along K.
-        weight: the payload that native_cpu's `prepare_b` made of W [N, K].
-        isa: the instruction set, "" for the best.
-
-    Returns:
-        float32 [M, N]; products are summed in FP32 within a block of 32 and then across blocks.
-
-    Raises:
-        ValueError: shapes or strides that do not fit.
-    """
-    rows, k = x.shape
-    if k != weight.blocks * BLOCK or (k > 1 and x.stride(1) != 1):
-        raise ValueError(
-            f"weight_only: x must be [M, {weight.blocks * BLOCK}] and contiguous along K, got "
-            f"{tuple(x.shape)} with strides {x.stride()}"
-        )
-    out = torch.empty((rows, weight.columns), dtype=torch.float32)
-    if out.numel():
-        module().weight_only(
-            kernels(isa),
-            rows,
-            weight.columns,
-            weight.blocks,
-            plane(x),
-            weight,
-            plane(out),
-            1.0,
-            0.0,
-            0,
-            None,
-            None,
-            torch.get_num_threads(),
-        )
-    return out

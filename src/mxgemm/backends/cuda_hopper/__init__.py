@@ -152,6 +152,7 @@ def _prepared(operand: MXTensor, side: Side, payload: object, nbytes: int) -> Pr
 def _payload(operand: Operand) -> Any:
     if isinstance(operand, PreparedOperand):
         return operand.payload
+    assert isinstance(operand, MXTensor)
     _check_operand(operand)
     return operand
 

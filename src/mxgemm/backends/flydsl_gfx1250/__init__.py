@@ -153,5 +153,6 @@ class FlyDSLGfx1250(Backend):
 def _stored(operand: Operand) -> MXTensor:
     if isinstance(operand, MXTensor):
         return operand
+    assert isinstance(operand, PreparedOperand)
     assert isinstance(operand.payload, MXTensor)
     return operand.payload
