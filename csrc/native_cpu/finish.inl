@@ -28,14 +28,37 @@ void load_strip(const void* source, DType dtype, int count, double* out) {
   }
 }
 
-// Whole panels go by a loop of fixed length, which the compiler turns into a few vectors.
 template <class T, class Out, class Convert>
 inline void convert_strip(const T* values, int count, Out* out, const Convert& convert) {
-  for (; count >= kPanel; count -= kPanel, values += kPanel, out += kPanel) {
-    for (int i = 0; i < kPanel; ++i) out[i] = convert(static_cast<float>(values[i]));
-  }
   for (int i = 0; i < count; ++i) out[i] = convert(static_cast<float>(values[i]));
 }
+
+#ifdef __AVX2__
+// to_bf16 of a whole panel.
+inline __m256i to_bf16_lanes(const float* values) {
+  const __m256 x = _mm256_loadu_ps(values);
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i raised = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(_mm256_srli_epi32(raised, 16), _mm256_set1_epi32(0x7FC0), nan);
+}
+inline void bf16_panel(const float* values, uint16_t* out) {
+  const __m256i packed = _mm256_packus_epi32(to_bf16_lanes(values), to_bf16_lanes(values + 8));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+#else
+inline void bf16_panel(const float* values, uint16_t* out) {
+  convert_strip(values, kPanel, out, to_bf16);
+}
+#endif
+// The usual case: whole panels of FP32 sums that become bfloat16.
+inline int store_panels(const float* values, int count, uint16_t* out) {
+  int i = 0;
+  for (; i + kPanel <= count; i += kPanel) bf16_panel(values + i, out + i);
+  return i;
+}
+inline int store_panels(const double*, int, uint16_t*) { return 0; }
 
 template <class T>
 void store_strip(const T* values, int count, DType dtype, const void* target) {
@@ -43,9 +66,11 @@ void store_strip(const T* values, int count, DType dtype, const void* target) {
   if (dtype == DType::kFloat32) {
     convert_strip(values, count, static_cast<float*>(out), [](float x) { return x; });
   } else if (dtype == DType::kBFloat16) {
-    convert_strip(values, count, static_cast<uint16_t*>(out), [](float x) { return to_bf16(x); });
+    auto* halves = static_cast<uint16_t*>(out);
+    const int done = store_panels(values, count, halves);
+    convert_strip(values + done, count - done, halves + done, to_bf16);
   } else {
-    convert_strip(values, count, static_cast<uint16_t*>(out), [](float x) { return to_f16(x); });
+    convert_strip(values, count, static_cast<uint16_t*>(out), to_f16);
   }
 }
 

@@ -7,7 +7,6 @@
 constexpr int kRowMajorBlocks = 2;  // blocks to a vector
 
 constexpr int kScaleGroup = 8;  // blocks whose scales are made at once
-constexpr int kRowPrefetch = 1024;
 
 inline int64_t scale_stride(int64_t blocks) {
   return (blocks + kScalePad - 1) / kScalePad * kScalePad;
@@ -86,16 +85,21 @@ void row_major_tile(const RowMajorForm& f, const uint8_t* codes, int64_t codes_s
       for (int i = 0; i < m; ++i)
         scale[j][i] = _mm256_add_epi32(exponents, load(f.exponents(i) + first));
     }
-    const int64_t last = first + kScaleGroup < f.blocks ? first + kScaleGroup : f.blocks;
-    __m256i select = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    for (int64_t b = first; b < last; b += kRowMajorBlocks) {
+    // Adds blocks first + 2 * step and the next one, which may be missing.
+    const auto add_pair = [&](int step, bool whole) {
+      const int64_t b = first + step * kRowMajorBlocks;
       const int8_t* a = f.values(b / kRowMajorBlocks, 0);
+      const __m256i select = _mm256_add_epi32(_mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1),
+                                              _mm256_set1_epi32(step * kRowMajorBlocks));
 #pragma GCC unroll 4
       for (int j = 0; j < n; ++j) {
         const uint8_t* source = codes + j * codes_stride + b * kBlockBytes;
-        _mm_prefetch(reinterpret_cast<const char*>(source + kRowPrefetch), _MM_HINT_T0);
+        // The rows that come after these: a row is too short for a distance within it.
+        if (step % 2 == 0) {
+          _mm_prefetch(reinterpret_cast<const char*>(source + n * codes_stride), _MM_HINT_T0);
+        }
         const __m256i x =
-            b + 1 < f.blocks
+            whole
                 ? load(source)
                 : _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
         const __m256i even = _mm256_shuffle_epi8(table, low_nibbles(x));
@@ -111,7 +115,13 @@ void row_major_tile(const RowMajorForm& f, const uint8_t* codes, int64_t codes_s
           sum[j][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), factor, sum[j][i]);
         }
       }
-      select = _mm256_add_epi32(select, _mm256_set1_epi32(kRowMajorBlocks));
+    };
+    if (first + kScaleGroup <= f.blocks) {
+#pragma GCC unroll 4
+      for (int step = 0; step < kScaleGroup / kRowMajorBlocks; ++step) add_pair(step, true);
+    } else {
+      for (int step = 0; first + step * kRowMajorBlocks < f.blocks; ++step)
+        add_pair(step, first + step * kRowMajorBlocks + 1 < f.blocks);
     }
   }
   for (int j = 0; j < n; ++j) {

@@ -7,7 +7,6 @@
 constexpr int kRowMajorBlocks = 4;  // blocks to a vector
 
 constexpr int kScaleGroup = 16;  // blocks whose scales are made at once
-constexpr int kRowPrefetch = 1024;
 
 inline int64_t scale_stride(int64_t blocks) {
   return (blocks + kScalePad - 1) / kScalePad * kScalePad;
@@ -84,7 +83,8 @@ void row_major_tile(const RowMajorForm& f, const uint8_t* codes, int64_t codes_s
 #pragma GCC unroll 4
       for (int j = 0; j < n; ++j) {
         const uint8_t* source = codes + j * codes_stride + b * kBlockBytes;
-        _mm_prefetch(reinterpret_cast<const char*>(source + kRowPrefetch), _MM_HINT_T0);
+        // The rows that come after these: a row is too short for a distance within it.
+        _mm_prefetch(reinterpret_cast<const char*>(source + n * codes_stride), _MM_HINT_T0);
         // The table is repeated four times, so that the two bits above a nibble do not matter.
         const __m512i x = _mm512_maskz_loadu_epi32(inside, source);
         const __m512i even = _mm512_permutexvar_epi8(x, table);

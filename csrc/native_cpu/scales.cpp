@@ -33,7 +33,11 @@ RowScales effective_scales(const uint8_t* codes, const uint8_t* scales, int64_t 
   const ScaleRange range = range_of(scales, blocks);
   if (range.high - range.low <= kHarmlessSpread && range.low >= kHarmlessLow &&
       range.high <= kHarmlessHigh) {
-    for (int64_t b = 0; b < blocks; ++b) out[b * out_stride] = scales[b];
+    if (out_stride == 1) {
+      std::memcpy(out, scales, static_cast<size_t>(blocks));
+    } else {
+      for (int64_t b = 0; b < blocks; ++b) out[b * out_stride] = scales[b];
+    }
     return {range, false};
   }
   RowScales row{{kScaleOne, kScaleOne}, false};

@@ -18,7 +18,7 @@ inline __m512 block_scales(const uint8_t* scales) {
 template <class Step, int rows, class Source>
 inline void add_plain_rows(const typename Step::Value* x, const Source& source, __m512 scale,
                            float* acc, int64_t stride) {
-  constexpr int chains = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+  constexpr int chains = rows == 1 ? 4 : rows < kPlainTile ? 2 : 1;
   __m512 sum[rows][chains];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
