@@ -39,8 +39,8 @@ ACTIVATIONS = {
     Activation.GELU_TANH: 3,
 }
 
-PLAIN_EPILOGUE = (1.0, 0.0, 0, 0, None, None, None, None, 0)
-"""What NO_ARGS is to the kernels, beside the output and the threads."""
+NO_PLANES = (None, None, None, None)
+"""Bias, C, aux_out and aux_in of NO_ARGS."""
 
 AUTOMATIC = 0
 """Path of a call: the kernels choose by the number of rows."""
@@ -158,22 +158,19 @@ class NativeCpu(Backend):
         assert isinstance(config, NativeConfig | PlainConfig)
         epilogue, blocks = problem.epilogue, problem.k // MXFP4.block
         columns = b.payload if isinstance(b, PreparedOperand) else _matrix(b)
-        if args is NO_ARGS:
-            on_the_way_out = (runtime.plane(out), *PLAIN_EPILOGUE, torch.get_num_threads())
-        else:
-            on_the_way_out = (
-                runtime.plane(out),
-                args.alpha,
-                args.beta,
-                ACTIVATIONS[epilogue.activation],
-                ACTIVATIONS[epilogue.dact],
-                runtime.plane(args.bias),
-                runtime.plane(args.c),
-                runtime.plane(args.aux_out),
-                runtime.plane(args.aux_in),
-                0 if args.bias_grad is None else args.bias_grad.data_ptr(),
-                torch.get_num_threads(),
-            )
+        planes: tuple[runtime.Plane | None, ...] = NO_PLANES
+        if args is not NO_ARGS:
+            planes = tuple(map(runtime.plane, (args.bias, args.c, args.aux_out, args.aux_in)))
+        on_the_way_out = (
+            runtime.plane(out),
+            args.alpha,
+            args.beta,
+            ACTIVATIONS[epilogue.activation],
+            ACTIVATIONS[epilogue.dact],
+            *planes,
+            0 if args.bias_grad is None else args.bias_grad.data_ptr(),
+            torch.get_num_threads(),
+        )
         kernels, m, n = runtime.kernels(config.isa), problem.m, problem.n
         if isinstance(a, PlainOperand):
             x = runtime.plane(a.values)
