@@ -43,8 +43,8 @@ from mxgemm.runtime import native_cpu as runtime
 from mxgemm.tensor import MXTensor
 
 ACCUMULATION = Accumulation(exact_blocks=True)
-PATHS = (0, 0, 1, 2, 3)
-"""Automatic, few rows, tiles, FP64 sums."""
+PATHS = (0, 0, 1, 2, 3, 4)
+"""Automatic, few rows, tiles, FP64 sums, row-major."""
 QUANTIZE_EVERY = 8
 LOG_EVERY = 500
 LARGEST_FINITE_BYTE = 254

@@ -37,8 +37,8 @@ OUT = lambda: full(M, N)  # noqa: E731
 
 # What is asked, the error, and what its message says. Values that are callables are made anew.
 REFUSED = {
-    "a-list": ({"a": [1.0]}, TypeError, r"a must be an MXTensor or a torch.Tensor.*quantize"),
-    "a-none": ({"a": None}, TypeError, "a must be an MXTensor or a torch.Tensor, got NoneType"),
+    "a-list": ({"a": [1.0]}, TypeError, r"a must be an MXTensor, .*torch.Tensor.*quantize"),
+    "a-none": ({"a": None}, TypeError, "a must be an MXTensor, .*torch.Tensor, got NoneType"),
     "a-int8": ({"a": torch.ones(M, K).char()}, TypeError, "a plain a must be .* got torch.int8"),
     "a-vector": ({"a": torch.ones(K)}, ValueError, r"a must have shape \(M, K\), got \(64,\)"),
     "a-gaps": ({"a": torch.ones(K, M).t()}, ValueError, "a must be contiguous along K"),
@@ -427,6 +427,7 @@ class Preparing(Backend):
     """A backend with a prepared form: the dequantized matrix."""
 
     name = "preparing"
+    prepared_sides = frozenset({"a", "b"})
 
     def probe(self):
         return None
@@ -476,6 +477,8 @@ def test_a_prepared_operand_goes_to_the_backend_that_made_it(preparing):
     assert torch.equal(mxgemm.gemm(A, prepared, out_dtype=FP32, backend="preparing"), expected)
     other_m = operand(2, seed=9)
     assert torch.equal(mxgemm.gemm(other_m, prepared, out_dtype=FP32), exact(other_m, B).float())
+    for b in (B, prepared):
+        assert torch.equal(mxgemm.gemm(preparing.prepare_a(A), b, out_dtype=FP32), expected)
 
 
 def test_a_prepared_operand_is_refused_elsewhere(preparing):
@@ -483,7 +486,12 @@ def test_a_prepared_operand_is_refused_elsewhere(preparing):
     assert_refused(
         {"b": prepared_b, "backend": "reference"}, ValueError, "b was prepared by preparing"
     )
-    assert_refused({"a": prepared_b}, TypeError, "a must be an MXTensor or .* got PreparedOperand")
+    assert_refused(
+        {"a": prepared_a, "backend": "reference"}, ValueError, "a was prepared by preparing"
+    )
+    assert_refused(
+        {"a": prepared_b, "out": full(N, N)}, LayoutMismatch, "a must be prepared by prepare_a"
+    )
     assert_refused(
         {"b": prepared_a, "out": full(M, M)}, LayoutMismatch, "b must be prepared by prepare_b"
     )

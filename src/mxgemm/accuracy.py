@@ -5,6 +5,9 @@ accumulation, never tuned.
 
 before an epilogue; `epilogue_bound` carries the first two terms through one. Source: Higham,
 Accuracy and Stability of Numerical Algorithms, section 4.2, for gamma.
+
+The same holds for a plain A: a product of a 24-bit value and a code is no FP32 number, but a fused
+multiply-add rounds it together with the sum, so that it counts as one addition.
 """
 
 from __future__ import annotations

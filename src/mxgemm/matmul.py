@@ -14,7 +14,7 @@ from mxgemm.tensor import CANONICAL, MXTensor
 
 
 def gemm(
-    a: MXTensor | torch.Tensor,
+    a: Operand | torch.Tensor,
     b: MXTensor | PreparedOperand,
     *,
     out: torch.Tensor | None = None,
@@ -37,8 +37,9 @@ def gemm(
     `mxgemm.epilogue`.
 
     Args:
-        a: the first operand, shape (M, K): quantized, or a float32, bfloat16 or float16 tensor,
-            which is multiplied as it is (of a backend that can; for decoding).
+        a: the first operand, shape (M, K): quantized, or the form of it that a plan prepared, or
+            a float32, bfloat16 or float16 tensor, which is multiplied as it is (of a backend that
+            can; for decoding).
         b: the second operand, shape (N, K), or the form of it that a plan prepared.
         out: where D goes: float32, bfloat16 or float16 [M, N], rows contiguous; made when None.
         out_dtype: dtype of D when `out` is None; bfloat16 by default.
@@ -136,7 +137,7 @@ def problem_for(
 
 def _plan(
     problem: GemmProblem,
-    a: MXTensor | PlainOperand,
+    a: Operand,
     b: MXTensor | PreparedOperand,
     backend: str | None,
     *,
@@ -145,12 +146,16 @@ def _plan(
     """Return the plan and the operands it is for; with `relayout`, canonical copies where nobody
     takes them as they are.
     """
-    if isinstance(b, PreparedOperand):
-        if backend not in (None, b.backend):
-            raise ValueError(
-                f"gemm on {backend}: b was prepared by {b.backend}; name that backend or none"
-            )
-        return dispatch.plan(problem, backend=b.backend), a, b
+    for side, operand in (("a", a), ("b", b)):
+        if isinstance(operand, PreparedOperand):
+            if backend not in (None, operand.backend):
+                raise ValueError(
+                    f"gemm on {backend}: {side} was prepared by {operand.backend}; name that "
+                    "backend or none"
+                )
+            backend = operand.backend
+    if isinstance(a, PreparedOperand) or isinstance(b, PreparedOperand):
+        return dispatch.plan(problem, backend=backend), a, b
     if not relayout or (a.layout == CANONICAL and b.layout == CANONICAL):
         return dispatch.plan(problem, backend=backend), a, b
     if dispatch.accepts(problem, backend=backend):
@@ -168,21 +173,21 @@ def _plan(
 
 
 def _operands(
-    a: MXTensor | torch.Tensor, b: MXTensor | PreparedOperand
-) -> tuple[MXTensor | PlainOperand, MXTensor | PreparedOperand]:
+    a: Operand | torch.Tensor, b: MXTensor | PreparedOperand
+) -> tuple[Operand, MXTensor | PreparedOperand]:
     """Return both, checked against each other."""
-    left = PlainOperand(a) if isinstance(a, torch.Tensor) else a
-    if not isinstance(left, MXTensor | PlainOperand):
+    left = as_operand(a)
+    if not isinstance(left, MXTensor | PlainOperand | PreparedOperand):
         raise TypeError(
-            f"gemm: a must be an MXTensor or a torch.Tensor, got {type(a).__name__}; "
-            f"mxgemm.quantize(x) makes one"
+            f"gemm: a must be an MXTensor, a prepared operand or a torch.Tensor, got "
+            f"{type(a).__name__}; mxgemm.quantize(x) makes one"
         )
     if not isinstance(b, MXTensor | PreparedOperand):
         raise TypeError(
             f"gemm: b must be an MXTensor or a prepared operand, got {type(b).__name__}; "
             f"mxgemm.quantize(w) makes one"
         )
-    rotations = left.rotation, spec_of(b).rotation
+    rotations = spec_of(left).rotation, spec_of(b).rotation
     if left.shape[1] != b.shape[1] or (
         left.stored_k != b.stored_k and rotations[0] == rotations[1]
     ):

@@ -45,6 +45,11 @@ class OperandSpec:
         """Return the spec of a tensor."""
         return cls(tensor.format, tensor.layout, tensor.rotation)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the operand holds values in high precision, which A may."""
+        return isinstance(self.format, PlainFormat)
+
     def describes(self, tensor: MXTensor | PlainOperand) -> bool:
         """Return whether this is the spec of `tensor`; cheaper than to make that one and compare,
         because the two mostly share their parts.
@@ -55,11 +60,6 @@ class OperandSpec:
             and (self.layout is tensor.layout or self.layout == tensor.layout)
             and (self.rotation is tensor.rotation or self.rotation == tensor.rotation)
         )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the operand holds values in high precision, which A may."""
-        return isinstance(self.format, PlainFormat)
 
     def __str__(self) -> str:
         if self.is_plain:
