@@ -7,6 +7,8 @@ once on fewer rows, which its row says.
     python benchmarks/native_cpu.py --output benchmarks/results/native_cpu.jsonl
     python benchmarks/native_cpu.py --only gaussian --threads 2 --rounds 7
 
+Ends with a table of what is expected and what was reached; a whole run takes some minutes.
+
 On a machine that others use, `--clock cpu` measures the process's CPU time per thread instead of
 elapsed time: what is left of the noise is what others do to the caches and the memory.
 """
@@ -20,12 +22,15 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import native_cpu_goals
 import torch
+from native_cpu_goals import Ratio
 
 import mxgemm
 from mxgemm.backends.base import GemmPlan, PreparedOperand
@@ -63,7 +68,7 @@ class Contender:
 
 @dataclass
 class Case:
-    """Contenders measured together, and the ratios that are asked for: (name, over, floor)."""
+    """Contenders measured together, and the ratios that are asked for: (ours, theirs)."""
 
     group: str
     shape: str
@@ -316,8 +321,14 @@ def quantizers(limit: float) -> Iterator[Case]:
             Contender("quantize", lambda x=x: mxgemm.quantize(x), size, "GB/s"),
             Contender("quantize_pair", lambda x=x: mxgemm.quantize_pair(x), size, "GB/s"),
             Contender("torch_copy", lambda x=x, y=target: y.copy_(x), size, "GB/s"),
+            # As the quantizers do, this one makes its result.
+            Contender("torch_clone", x.clone, size, "GB/s"),
         ]
-        ratios = [("quantize", "torch_copy"), ("quantize_pair", "torch_copy")]
+        ratios = [
+            (ours, theirs)
+            for ours in ("quantize", "quantize_pair")
+            for theirs in ("torch_copy", "torch_clone")
+        ]
         yield Case("quantize", f"{rows}x{rows} bf16", contenders, ratios)
 
 
@@ -379,18 +390,36 @@ def rows_of(case: Case, threads: int, clock: str) -> Iterator[dict[str, object]]
         }
 
 
-def report(case: Case, threads: int) -> None:
-    print(f"\n{case.group} {case.shape}, {threads} threads, load {os.getloadavg()[0]:.1f}")
+def ratios_of(case: Case, threads: int) -> list[Ratio]:
+    """Return the ratios of a case, round by round: contenders of a round met the same machine."""
     by_name = {each.name: each for each in case.contenders}
+    found = []
+    for name, other in case.ratios:
+        ours, theirs = by_name[name], by_name[other]
+        pairs = zip(ours.seconds, theirs.seconds, strict=True)
+        rounds = tuple(ours.work / theirs.work * t / o for o, t in pairs)
+        found.append(Ratio(case.group, case.shape, threads, name, other, rounds, theirs.note))
+    if case.group == "overhead":
+        rounds = tuple(5e-6 / seconds for seconds in by_name["plan.run"].seconds)
+        found.append(Ratio(case.group, case.shape, threads, "plan.run", "5 us", rounds))
+    return found
+
+
+def report(case: Case, ratios: list[Ratio], threads: int) -> None:
+    print(f"\n{case.group} {case.shape}, {threads} threads, load {os.getloadavg()[0]:.1f}")
     for each in case.contenders:
         rate = f"{each.rate:9.1f} {each.unit} {each.note}"
         print(f"  {each.name:24} {each.median * 1e6:12.1f} us {rate}")
-    for name, other in case.ratios:
-        # The median of the rounds' own ratios: contenders of a round met the same machine.
-        pairs = zip(by_name[name].seconds, by_name[other].seconds, strict=True)
-        work = by_name[name].work / by_name[other].work
-        ratio = statistics.median(work * theirs / ours for ours, theirs in pairs)
-        print(f"  {name} / {other}: {ratio:.2f}")
+    for ratio in ratios:
+        print(f"  {ratio.ours} / {ratio.theirs}: {ratio.value:.2f} (spread {ratio.spread:.0%})")
+
+
+def warn_of_noise(clock: str) -> None:
+    """Say that others use the machine, before they spoil a run."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 2:
+        advice = "" if clock == "cpu" else "; wait, or pass --clock cpu"
+        print(f"noisy: load {load:.1f} on {cores} cores{advice}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -404,21 +433,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument(
-        "--limit", type=float, default=3.0, help="longest call of torch's, in seconds"
+        "--limit", type=float, default=0.5, help="longest call of torch's, in seconds"
     )
     parser.add_argument("--output", type=Path, help="JSONL file to append rows to")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON as well")
     options = parser.parse_args()
+    warn_of_noise(options.clock)
+    ratios: list[Ratio] = []
     for threads in options.threads or (1, 2):
         torch.set_num_threads(threads)
         for group in options.only or GROUPS:
             for case in GROUPS[group](options.limit):
                 measure(case, options.rounds, options.clock)
-                report(case, threads)
+                of_case = ratios_of(case, threads)
+                report(case, of_case, threads)
+                ratios += of_case
                 if options.output:
                     with options.output.open("a", encoding="utf-8") as file:
                         file.writelines(
                             json.dumps(row) + "\n" for row in rows_of(case, threads, options.clock)
                         )
+    lines = native_cpu_goals.table(ratios)
+    native_cpu_goals.show(lines)
+    if options.json:
+        print(json.dumps(native_cpu_goals.as_json(lines)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from mxgemm.epilogue import IDENTITY, Epilogue, EpilogueArgs
 from mxgemm.matmul import problem_for
 from mxgemm.plain import PlainOperand
 from mxgemm.problem import GemmProblem, Numerics
+from mxgemm.runtime import native_cpu
 from mxgemm.tensor import MXTensor
 
 CANDIDATE_DEVICES = ("cpu", "sm_90", "sm_100", "gfx950", "gfx1250", "gfx1250:emulated")
@@ -31,9 +32,11 @@ class Target:
 
     backend: Backend
     device: str
+    isa: str = ""
+    """Instruction set that native_cpu is told to use; empty for the best."""
 
     def __str__(self) -> str:
-        return f"{self.backend.name}@{self.device}"
+        return f"{self.backend.name}@{self.device}" + (f":{self.isa}" if self.isa else "")
 
     @property
     def emulated(self) -> bool:
@@ -79,10 +82,18 @@ def all_targets() -> list[Target]:
 def runnable() -> list[object]:
     """Return the targets that can run here, as pytest params with their tier's marker."""
     return [
-        pytest.param(target, id=str(target), marks=tier(target))
+        pytest.param(each, id=str(each), marks=tier(each))
         for target in all_targets()
         if target.absence() is None
+        for each in by_instruction_set(target)
     ]
+
+
+def by_instruction_set(target: Target) -> list[Target]:
+    """Return the target, or one for each instruction set of this processor where it has several."""
+    if target.backend.name != "native_cpu":
+        return [target]
+    return [dataclasses.replace(target, isa=isa) for isa in native_cpu.available_isas()]
 
 
 def tier(target: Target) -> pytest.MarkDecorator:

@@ -2,15 +2,18 @@
 // checked their shapes, dtypes and devices, and a call on one row must not spend its time on
 // conversions.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <optional>
 
 #include "gemm.h"
 #include "parallel.h"
 #include "quantize.h"
+#include "scratch.h"
 #include "select.h"
 #include "weight_only.h"
 
@@ -201,6 +204,18 @@ NB_MODULE(_native_cpu, m) {
         nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg(), nb::arg());
 
+  m.def(
+      "empty",
+      [](size_t rows, size_t columns) {
+        auto buffer = std::make_unique<Buffer>(take_result(rows * columns));
+        void* data = buffer->as<void>();
+        const nb::capsule owner(buffer.release(), [](void* p) noexcept {
+          const std::unique_ptr<Buffer> held(static_cast<Buffer*>(p));
+          give_result_back(std::move(*held));
+        });
+        return nb::ndarray<nb::pytorch, uint8_t, nb::ndim<2>>(data, {rows, columns}, owner);
+      },
+      "A uint8 tensor [rows, columns] whose memory is kept for the next one; contents undefined.");
   m.def(
       "quantize",
       [](const Kernels& kernels, const nb::tuple& x, int64_t rows, int64_t k, int64_t stored_k,

@@ -1,7 +1,5 @@
 #include "quantize.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #include "kernels.h"
@@ -18,16 +16,6 @@ constexpr int64_t kLineOfScales = int64_t{64} * kBlock;
 bool is_plain(const QuantizeCall& call) {
   return call.rounding_bias != kSearch && !call.stochastic && !call.rotation_size &&
          !call.block_2d && call.prescale == 1.0f && call.column_stride == 1;
-}
-
-// Asks for huge pages where memory was not touched before: with small ones, a first write to each
-// page would take longer than what is computed for it.
-void prefer_huge_pages(const QuantizeCall& call) {
-  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
-  const auto begin = (reinterpret_cast<uintptr_t>(call.codes) + kHugePage - 1) & -kHugePage;
-  const auto end =
-      (reinterpret_cast<uintptr_t>(call.codes) + call.rows * call.stored_k / 2) & -kHugePage;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
 void quantize_strips(const Kernels& kernels, const QuantizeCall& call, int threads) {
@@ -89,15 +77,12 @@ void quantize_pair_piece(const Kernels& kernels, const QuantizeCall& along_k,
 }  // namespace
 
 void quantize(const Kernels& kernels, const QuantizeCall& call, int threads) {
-  prefer_huge_pages(call);
   if (kernels.quantize.fast_row && is_plain(call)) return quantize_rows(kernels, call, threads);
   quantize_strips(kernels, call, threads);
 }
 
 void quantize_pair(const Kernels& kernels, const QuantizeCall& along_k, const QuantizeCall& along_m,
                    int threads) {
-  prefer_huge_pages(along_k);
-  prefer_huge_pages(along_m);
   const bool fast =
       kernels.quantize.fast_pair && is_plain(along_k) && along_k.k == along_k.stored_k;
   if (!fast) {

@@ -38,25 +38,54 @@ void gather(const QuantizeCall& q, int64_t row, int rows, int64_t k, int columns
   }
 }
 
-// Natural-order Hadamard butterflies of `size` elements, in the order that defines the result.
+// Eight floats, in whatever registers the instruction set has.
+typedef float Eight __attribute__((vector_size(32)));
+
+// Natural-order Hadamard butterflies of `size` elements, in the order that defines the result: (a,
+// b) becomes (a + b, a - b) for elements 1, 2, 4, ... apart.
 template <int size>
 void butterflies(float* x) {
-  for (int h = 1; h < size; h *= 2) {
-    for (int i = 0; i < size; i += 2 * h) {
-      for (int j = i; j < i + h; ++j) {
-        const float a = x[j], b = x[j + h];
-        x[j] = a + b;
-        x[j + h] = a - b;
-      }
+  constexpr int kVectors = size / 8;
+  Eight v[kVectors];
+  __builtin_memcpy(v, x, sizeof v);
+  for (int i = 0; i < kVectors; ++i) {
+    Eight a = __builtin_shufflevector(v[i], v[i], 0, 0, 2, 2, 4, 4, 6, 6),
+          b = __builtin_shufflevector(v[i], v[i], 1, 1, 3, 3, 5, 5, 7, 7);
+    v[i] = __builtin_shufflevector(a + b, a - b, 0, 9, 2, 11, 4, 13, 6, 15);
+    a = __builtin_shufflevector(v[i], v[i], 0, 1, 0, 1, 4, 5, 4, 5);
+    b = __builtin_shufflevector(v[i], v[i], 2, 3, 2, 3, 6, 7, 6, 7);
+    v[i] = __builtin_shufflevector(a + b, a - b, 0, 1, 10, 11, 4, 5, 14, 15);
+    a = __builtin_shufflevector(v[i], v[i], 0, 1, 2, 3, 0, 1, 2, 3);
+    b = __builtin_shufflevector(v[i], v[i], 4, 5, 6, 7, 4, 5, 6, 7);
+    v[i] = __builtin_shufflevector(a + b, a - b, 0, 1, 2, 3, 12, 13, 14, 15);
+  }
+  for (int h = 1; h < kVectors; h *= 2) {
+    for (int i = 0; i < kVectors; ++i) {
+      if (i & h) continue;
+      const Eight a = v[i], b = v[i + h];
+      v[i] = a + b;
+      v[i + h] = a - b;
     }
   }
+  __builtin_memcpy(x, v, sizeof v);
 }
 
-void rotate(const QuantizeCall& q, int columns, float* x) {
+// The sign bits that a rotation flips in kPeriod columns from a multiple of its period on.
+struct Flips {
+  uint32_t bits[kPeriod];
+};
+
+inline Flips rotation_flips(const QuantizeCall& q) {
   const int period = q.rotation_size < kBlock ? kBlock : q.rotation_size;
-  for (int c = 0; c < columns && q.rotation_signs; ++c) {
-    if (q.rotation_signs >> (c % period) & 1) x[c] = -x[c];
+  Flips flips;
+  for (int c = 0; c < kPeriod; ++c) {
+    flips.bits[c] = static_cast<uint32_t>(q.rotation_signs >> (c % period) & 1) << 31;
   }
+  return flips;
+}
+
+void rotate(const QuantizeCall& q, const Flips& flips, int columns, float* x) {
+  for (int c = 0; c < columns; ++c) x[c] = float_of(bits_of(x[c]) ^ flips.bits[c]);
   float factor = 0.25f;
   if (q.rotation_size == 32) factor = 0.17677669529663687f;
   if (q.rotation_size == 64) factor = 0.125f;
@@ -100,36 +129,50 @@ inline int nearest_code(float y) {
   return code > 7 ? 7 : code;
 }
 
-constexpr float kMagnitude[9] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, 6};
+// The magnitude that it stands for.
+inline float nearest_magnitude(float y) {
+  const uint32_t bits = bits_of(y) & 0x7FFFFFFF;
+  const float size = float_of(bits);
+  const float big = float_of((bits + 0x1FFFFF + ((bits >> 22) & 1)) & ~0x3FFFFFu);
+  const float small = (size * 2 + 0x1p23f - 0x1p23f) * 0.5f;
+  const float magnitude = size < 1.0f ? small : big;
+  return magnitude > 6.0f ? 6.0f : magnitude;
+}
 
-double squared_error(const float* const* rows, int num_rows, int byte, int start) {
-  const double scale = static_cast<double>(inverse_scale(byte));
-  double total = 0;
+constexpr int kCandidates = 3;
+
+// The sums of squared errors under several scale bytes, each in ascending order of elements.
+void squared_errors(const float* const* rows, int num_rows, const int* bytes, double* totals) {
+  for (int i = 0; i < kCandidates; ++i) totals[i] = 0;
   for (int r = 0; r < num_rows; ++r) {
-    for (int i = 0; i < kBlock; ++i) {
-      const double y = rows[r][i] * scale;
-      const double size = static_cast<double>(kMagnitude[nearest_code(static_cast<float>(y))]);
-      const double e = __builtin_fabs(y) - size;
-      total += e * e;
+    double squares[kCandidates][kBlock];
+    for (int i = 0; i < kCandidates; ++i) {
+      const double scale = static_cast<double>(inverse_scale(bytes[i]));
+      for (int j = 0; j < kBlock; ++j) {
+        const double y = rows[r][j] * scale;
+        const double e =
+            __builtin_fabs(y) - static_cast<double>(nearest_magnitude(static_cast<float>(y)));
+        squares[i][j] = e * e;
+      }
+    }
+    // The order is part of the definition; the candidates' sums go side by side.
+    for (int j = 0; j < kBlock; ++j) {
+      for (int i = 0; i < kCandidates; ++i) totals[i] += squares[i][j];
     }
   }
-  return total * (byte > start ? 4.0 : (byte < start ? 0.25 : 1.0));
 }
 
 int search_byte(const float* const* rows, int num_rows, uint32_t amax) {
   const int start = closed_byte(amax, 0);
-  int best = start;
-  double best_error = squared_error(rows, num_rows, start, start);
-  for (int step = 1; step >= -1; step -= 2) {
-    int byte = start + step;
-    byte = byte < 0 ? 0 : (byte > 254 ? 254 : byte);
-    const double error = squared_error(rows, num_rows, byte, start);
-    if (error < best_error) {
-      best = byte;
-      best_error = error;
-    }
+  const int bytes[kCandidates] = {start, start < 254 ? start + 1 : 254, start > 0 ? start - 1 : 0};
+  double errors[kCandidates];
+  squared_errors(rows, num_rows, bytes, errors);
+  int best = 0;
+  for (int i = 0; i < kCandidates; ++i) {
+    errors[i] *= bytes[i] > start ? 4.0 : (bytes[i] < start ? 0.25 : 1.0);
+    if (errors[i] < errors[best]) best = i;
   }
-  return best;
+  return bytes[best];
 }
 
 int scale_byte(const QuantizeCall& q, const float* const* rows, int num_rows) {
@@ -144,38 +187,75 @@ int scale_byte(const QuantizeCall& q, const float* const* rows, int num_rows) {
                                     : closed_byte(amax, q.rounding_bias);
 }
 
-// Philox4x32-10 (Salmon et al., SC 2011): the four words of counter (index, stream, 0) under the
-// key `seed`.
-inline void philox(uint64_t seed, uint32_t stream, uint64_t index, uint32_t* words) {
-  uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32), c2 = stream,
-           c3 = 0;
+constexpr int kPhiloxCalls = kBlock / 4;
+
+// Upper and lower halves of the products of `x` and a constant.
+inline void multiply_wide(const uint32_t (&x)[kPhiloxCalls], uint32_t by,
+                          uint32_t (&upper)[kPhiloxCalls], uint32_t (&lower)[kPhiloxCalls]) {
+#ifdef __AVX2__
+  // Compilers do not find this by themselves.
+  __m256i v;
+  __builtin_memcpy(&v, x, sizeof v);
+  const __m256i factor = _mm256_set1_epi32(static_cast<int>(by));
+  const __m256i even = _mm256_mul_epu32(v, factor);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(v, 32), factor);
+  const __m256i up = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+  const __m256i low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+  __builtin_memcpy(upper, &up, sizeof up);
+  __builtin_memcpy(lower, &low, sizeof low);
+#else
+  for (int i = 0; i < kPhiloxCalls; ++i) {
+    const uint64_t product = uint64_t{by} * x[i];
+    upper[i] = static_cast<uint32_t>(product >> 32);
+    lower[i] = static_cast<uint32_t>(product);
+  }
+#endif
+}
+
+// Philox4x32-10 (Salmon et al., SC 2011) for the elements of a block: words[w][i] is word w of
+// counter (index + i, stream, 0) under the key `seed`.
+inline void philox(uint64_t seed, uint32_t stream, uint64_t index,
+                   uint32_t (&words)[4][kPhiloxCalls]) {
+  auto& [c0, c1, c2, c3] = words;
+  for (int i = 0; i < kPhiloxCalls; ++i) {
+    c0[i] = static_cast<uint32_t>(index + i);
+    c1[i] = static_cast<uint32_t>((index + i) >> 32);
+    c2[i] = stream;
+    c3[i] = 0;
+  }
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53} * c0, p1 = uint64_t{0xCD9E8D57} * c2;
-    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0,
-                   n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c1 = static_cast<uint32_t>(p1);
-    c3 = static_cast<uint32_t>(p0);
-    c0 = n0;
-    c2 = n2;
+    uint32_t upper0[kPhiloxCalls], upper1[kPhiloxCalls], lower0[kPhiloxCalls], lower1[kPhiloxCalls];
+    multiply_wide(c0, 0xD2511F53, upper0, lower0);
+    multiply_wide(c2, 0xCD9E8D57, upper1, lower1);
+    for (int i = 0; i < kPhiloxCalls; ++i) {
+      c0[i] = upper1[i] ^ c1[i] ^ k0;
+      c2[i] = upper0[i] ^ c3[i] ^ k1;
+      c1[i] = lower1[i];
+      c3[i] = lower0[i];
+    }
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
-  words[0] = c0;
-  words[1] = c1;
-  words[2] = c2;
-  words[3] = c3;
 }
 
 // The magnitude code above or below y: above when word < t * 2^32, t the position between the two.
 inline int stochastic_code(float y, uint32_t word) {
   float size = float_of(bits_of(y) & 0x7FFFFFFF);
   size = size > 6 ? 6 : size;
-  int low = 0;
-  for (int i = 1; i < 8; ++i) low += size >= kMagnitude[i];
-  const float step = low < 7 ? kMagnitude[low + 1] - kMagnitude[low] : 1.0f;
-  const double threshold = static_cast<double>((size - kMagnitude[low]) / step) * 4294967296.0;
-  return low + (static_cast<double>(word) < threshold && low < 7);
+  // In units of the distance between neighbours, which is 1/2 below 2, 1 below 4 and 2 above.
+  const float units = size < 2 ? size * 2 : (size < 4 ? size : size * 0.5f);
+  const int whole = static_cast<int>(units);
+  const int low = whole + (size < 2 ? 0 : (size < 4 ? 2 : 4));
+  // ceil(t * 2^32), in two halves of 16 bits: t has 24 bits, so nothing rounds.
+  const float upper = (units - static_cast<float>(whole)) * 65536.0f;
+  const int upper_whole = static_cast<int>(upper);
+  const float lower = (upper - static_cast<float>(upper_whole)) * 65536.0f;
+  const int lower_whole = static_cast<int>(lower);
+  const auto threshold = (static_cast<uint32_t>(upper_whole) << 16) +
+                         static_cast<uint32_t>(lower_whole) +
+                         (static_cast<float>(lower_whole) < lower ? 1u : 0u);
+  return low + (word < threshold ? 1 : 0);
 }
 
 void encode_block(const QuantizeCall& q, const float* x, int byte, int64_t element,
@@ -192,11 +272,10 @@ void encode_block(const QuantizeCall& q, const float* x, int byte, int64_t eleme
   }
   int32_t code[kBlock];
   if (q.stochastic) {
-    for (int i = 0; i < kBlock; i += 4) {
-      uint32_t words[4];
-      philox(q.seed, q.stream, static_cast<uint64_t>(element + i) / 4, words);
-      for (int j = 0; j < 4; ++j) code[i + j] = stochastic_code(y[i + j], words[j]);
-    }
+    uint32_t words[4][kPhiloxCalls], in_order[kBlock];
+    philox(q.seed, q.stream, static_cast<uint64_t>(element) / 4, words);
+    for (int i = 0; i < kBlock; ++i) in_order[i] = words[i % 4][i / 4];
+    for (int i = 0; i < kBlock; ++i) code[i] = stochastic_code(y[i], in_order[i]);
   } else {
     for (int i = 0; i < kBlock; ++i) code[i] = nearest_code(y[i]);
   }
@@ -224,10 +303,11 @@ void quantize_tile(const QuantizeCall& q, const Tile& tile, int64_t row, int row
 void quantize_strip(const QuantizeCall& q, int64_t first, int count, int64_t k_begin,
                     int64_t k_end) {
   Tile tile;
+  const Flips flips = rotation_flips(q);
   for (int64_t k = k_begin; k < k_end; k += kPeriod) {
     const int columns = k_end - k < kPeriod ? static_cast<int>(k_end - k) : kPeriod;
     gather(q, first, count, k, columns, &tile);
-    for (int r = 0; r < count && q.rotation_size; ++r) rotate(q, columns, tile.x[r]);
+    for (int r = 0; r < count && q.rotation_size; ++r) rotate(q, flips, columns, tile.x[r]);
     quantize_tile(q, tile, first, count, k, columns);
   }
 }

@@ -21,7 +21,7 @@ constexpr int kLine = 64;
 constexpr int kRunBlocks = 16;      // blocks along K whose scales are found together
 constexpr int kChunkColumns = 256;  // columns of a pair that are read together
 constexpr int kReadRows = 4;        // rows of them
-constexpr int kPrefetchElements = 1024;
+constexpr int kPrefetchElements = 8192;
 
 // What positions are subtracted from is kReferenceOfByteZero + 4 * byte: 127 then stands for the
 // first step above 1/4, 108 for the last one below 8, and 128 and more for what rounds to zero.

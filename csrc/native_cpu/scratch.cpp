@@ -20,9 +20,14 @@ size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// Idle results beyond this are freed.
+constexpr size_t kIdleResultBytes = size_t{256} << 20;
+
 struct Pool {
   std::mutex mutex;
   std::vector<std::unique_ptr<Workspace>> idle;
+  std::vector<Buffer> results;
+  size_t result_bytes = 0;
 };
 
 Pool& pool() {
@@ -74,6 +79,30 @@ BorrowedWorkspace::~BorrowedWorkspace() {
   Pool& shared = pool();
   const std::lock_guard<std::mutex> lock(shared.mutex);
   shared.idle.push_back(std::move(workspace_));
+}
+
+Buffer take_result(size_t bytes) {
+  Pool& shared = pool();
+  {
+    const std::lock_guard<std::mutex> lock(shared.mutex);
+    for (Buffer& idle : shared.results) {
+      if (idle.bytes() < bytes || idle.bytes() > bytes + bytes / 4) continue;
+      Buffer taken = std::move(idle);
+      std::swap(idle, shared.results.back());
+      shared.results.pop_back();
+      shared.result_bytes -= taken.bytes();
+      return taken;
+    }
+  }
+  return Buffer(bytes);
+}
+
+void give_result_back(Buffer&& buffer) {
+  Pool& shared = pool();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  if (shared.result_bytes + buffer.bytes() > kIdleResultBytes) return;
+  shared.result_bytes += buffer.bytes();
+  shared.results.push_back(std::move(buffer));
 }
 
 }  // namespace mxgemm

@@ -51,4 +51,10 @@ class BorrowedWorkspace {
   std::unique_ptr<Workspace> workspace_;
 };
 
+// Memory of a large result: what an earlier one left behind, where it fits. To touch new memory for
+// the first time can take longer than what is computed into it.
+Buffer take_result(size_t bytes);
+// Keeps the memory of a result that nobody holds any more, up to a limit over all.
+void give_result_back(Buffer&& buffer);
+
 }  // namespace mxgemm

@@ -26,6 +26,21 @@ from mxgemm.tensor import CANONICAL, MXTensor
 every_target = pytest.mark.parametrize("target", conformance.runnable())
 
 
+@pytest.fixture(autouse=True)
+def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the instruction set of the target in force, if it names one."""
+    call = getattr(request.node, "callspec", None)
+    target = call.params.get("target") if call is not None else None
+    if isinstance(target, Target) and target.isa:
+        monkeypatch.setenv("MXGEMM_CPU_ISA", target.isa)
+
+
+@every_target
+def test_the_target_named_is_the_one_that_runs(target: Target) -> None:
+    plan = target.backend.plan(conformance.basic_problem(target.spec()))
+    assert plan.summary.startswith(target.isa)
+
+
 def cases_of(which: list[cases.Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", which, ids=str)
 

@@ -163,3 +163,32 @@ def test_quantize_uses_it_and_says_so_nowhere_else(isa: str) -> None:
     assert torch.equal(tensor.codes, codes)
     assert torch.equal(tensor.scales, scales)
     assert native_cpu.accepts(x, QuantizeOptions())
+
+
+def test_large_results_take_the_memory_of_earlier_ones_that_are_gone() -> None:
+    """And only of those: what somebody still holds keeps its codes."""
+    x = make("normal", 2048, 1024, torch.bfloat16)
+    first = mxgemm.quantize(x)
+    address, kept = first.codes.data_ptr(), first.codes.clone()
+    assert first.codes.numel() >= native_cpu.RECYCLED_BYTES
+    second = mxgemm.quantize(-x)
+    assert second.codes.data_ptr() != address
+    assert torch.equal(first.codes, kept)
+    view = first.codes[7:9]
+    del first
+    assert mxgemm.quantize(-x).codes.data_ptr() != address
+    assert torch.equal(view, kept[7:9])
+    del view
+    third = mxgemm.quantize(x)
+    assert third.codes.data_ptr() == address
+    assert torch.equal(third.codes, kept)
+
+
+@pytest.mark.parametrize("shape", [(2048, 2048), (4100, 1056)], ids=str)
+def test_results_written_past_the_caches_are_the_same(
+    isa: str, shape: tuple[int, int], threads: None
+) -> None:
+    x = make("special", *shape, torch.bfloat16)
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        check(x, QuantizeOptions())

@@ -358,7 +358,8 @@ class GemmPlan:
             out_dtype=problem.out_dtype if out is None else None,
             **epilogue,
         )
-        if call.epilogue != problem.epilogue or call.out_dtype != problem.out_dtype:
+        same = call.epilogue is problem.epilogue or call.epilogue == problem.epilogue
+        if not same or call.out_dtype != problem.out_dtype:
             raise ValueError(
                 f"plan on {self.backend.name}: made for {problem.out_dtype} and "
                 f"{problem.epilogue}, "

@@ -25,7 +25,7 @@ from mxgemm.backends.base import (
     RejectionCode,
     Side,
 )
-from mxgemm.epilogue import Activation, EpilogueArgs
+from mxgemm.epilogue import NO_ARGS, Activation, EpilogueArgs
 from mxgemm.formats import MXFP4
 from mxgemm.plain import PlainOperand
 from mxgemm.problem import GemmProblem, OperandSpec
@@ -38,6 +38,9 @@ ACTIVATIONS = {
     Activation.GELU: 2,
     Activation.GELU_TANH: 3,
 }
+
+NO_PLANES = (None, None, None, None)
+"""Bias, C, aux_out and aux_in of NO_ARGS."""
 
 AUTOMATIC = 0
 """Path of a call: the kernels choose by the number of rows."""
@@ -150,45 +153,30 @@ class NativeCpu(Backend):
     def launch(
         self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
     ) -> None:
-        problem, epilogue = plan.problem, plan.problem.epilogue
+        problem, config, native = plan.problem, plan.config, runtime.module()
+        assert isinstance(config, NativeConfig | PlainConfig)
+        epilogue, blocks = problem.epilogue, problem.k // MXFP4.block
         columns = b.payload if isinstance(b, PreparedOperand) else _matrix(b)
+        planes: tuple[runtime.Plane | None, ...] = NO_PLANES
+        if args is not NO_ARGS:
+            planes = tuple(map(runtime.plane, (args.bias, args.c, args.aux_out, args.aux_in)))
         on_the_way_out = (
             runtime.plane(out),
             args.alpha,
             args.beta,
             ACTIVATIONS[epilogue.activation],
             ACTIVATIONS[epilogue.dact],
-            runtime.plane(args.bias),
-            runtime.plane(args.c),
-            runtime.plane(args.aux_out),
-            runtime.plane(args.aux_in),
+            *planes,
             0 if args.bias_grad is None else args.bias_grad.data_ptr(),
             torch.get_num_threads(),
         )
-        kernels, blocks = runtime.kernels(_isa(plan)), problem.k // MXFP4.block
+        kernels, m, n = runtime.kernels(config.isa), problem.m, problem.n
         if isinstance(a, PlainOperand):
-            runtime.module().weight_only(
-                kernels,
-                problem.m,
-                problem.n,
-                a.shape[1],
-                blocks,
-                runtime.plane(a.values),
-                columns,
-                *on_the_way_out,
-            )
+            x = runtime.plane(a.values)
+            native.weight_only(kernels, m, n, a.shape[1], blocks, x, columns, *on_the_way_out)
             return
-        assert isinstance(plan.config, NativeConfig)
-        runtime.module().gemm(
-            kernels,
-            problem.m,
-            problem.n,
-            blocks,
-            _matrix(a),
-            columns,
-            *on_the_way_out,
-            plan.config.path,
-        )
+        assert isinstance(config, NativeConfig)
+        native.gemm(kernels, m, n, blocks, _matrix(a), columns, *on_the_way_out, config.path)
 
 
 def _isa(plan: GemmPlan) -> str:
@@ -199,5 +187,6 @@ def _isa(plan: GemmPlan) -> str:
 def _matrix(tensor: Operand) -> tuple[int, int, int, int]:
     """Return the addresses and row strides in bytes of canonical codes and scales."""
     assert isinstance(tensor, MXTensor)
-    codes, scales = tensor.codes, tensor.scales
-    return codes.data_ptr(), codes.stride(0), scales.data_ptr(), scales.stride(0)
+    # Both are contiguous: MXTensor refuses others.
+    k = tensor.stored_k
+    return tensor.codes.data_ptr(), k // 2, tensor.scales.data_ptr(), k // MXFP4.block

@@ -14,6 +14,10 @@ from mxgemm.runtime import native_cpu as runtime
 SEARCH_BIAS = -1
 """What stands for the search rule where the closed rules pass their bias."""
 
+RECYCLED_BYTES = 1 << 20
+"""Results from this size on take the memory of earlier ones that are gone; their first touch would
+take longer than to quantize."""
+
 
 def accepts(x: torch.Tensor, options: QuantizeOptions) -> bool:
     """Return whether `x` is in CPU memory and the extension is there; it knows every option."""
@@ -69,8 +73,14 @@ def quantize_both(
 
 
 def _buffers(rows: int, stored_k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    codes = torch.empty((rows, stored_k // 2), dtype=torch.uint8)
-    return codes, torch.empty((rows, stored_k // BLOCK), dtype=torch.uint8)
+    return _empty(rows, stored_k // 2), _empty(rows, stored_k // BLOCK)
+
+
+def _empty(rows: int, columns: int) -> torch.Tensor:
+    if rows * columns < RECYCLED_BYTES:
+        return torch.empty((rows, columns), dtype=torch.uint8)
+    tensor: torch.Tensor = runtime.module().empty(rows, columns)
+    return tensor
 
 
 def _source(x: torch.Tensor) -> tuple[int, int, int, int]:
