@@ -98,6 +98,12 @@ class ExpertWait(ExecutionHazard):
     """With expert scheduling on: a result or a source read that no s_wait_alu covers."""
 
 
+class ReplayHazard(ExecutionHazard):
+    """A register is overwritten while a memory instruction may still read it again, because its
+    address is not known to be translated.
+    """
+
+
 class ExecHazard(ExecutionHazard):
     """EXEC is not all ones at a matrix operation, or zero at a transposing LDS load."""
 
@@ -129,6 +135,7 @@ FAULTS: dict[str, type[ExecutionError | ExecutionHazard]] = {
     "uninitialised": UninitialisedRead,
     "matrix_distance": MatrixDistance,
     "expert_wait": ExpertWait,
+    "replay": ReplayHazard,
     "exec": ExecHazard,
     "encoding": EncodingHazard,
     "register_bank": RegisterBank,
