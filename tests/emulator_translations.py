@@ -13,7 +13,14 @@ SCALAR_LOAD = "s_load_"
 VECTOR_LOADS = ("global_load_", "scratch_load_")
 VECTOR_STORES = ("global_store_", "scratch_store_")
 VECTOR = (*VECTOR_LOADS, *VECTOR_STORES)
-WAIT_BY_THEMSELVES = ("s_barrier_signal", "s_barrier_wait", "s_branch", "s_cbranch_")
+WAIT_BY_THEMSELVES = (
+    "s_barrier_signal",
+    "s_barrier_wait",
+    "s_branch",
+    "s_cbranch_",
+    "s_set_vgpr_msb",
+    "s_setreg_",
+)
 EXEC, NULL = (Kind.SCALAR, 126), (Kind.SCALAR, 124)
 WRITES_EXEC = ("v_cmpx_",)
 MANY = 64  # more than any counter holds

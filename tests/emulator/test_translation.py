@@ -95,6 +95,11 @@ PROOFS = {
     "scalar load, after vector memory": (VECTOR, "s_load_b32 s8, s[0:1], 0x0\n"),
     "completion of a later load": (VECTOR, LOAD + LOADCNT),
     "barrier, scalar": (SCALAR, BARRIER),
+    "setting a mode": (VECTOR, "s_set_vgpr_msb 0\n"),
+    "setting a hardware register": (
+        VECTOR,
+        "s_setreg_imm32_b32 hwreg(HW_REG_WAVE_SCHED_MODE, 0, 2), 0\n",
+    ),
     "branch, scalar": (SCALAR, TAKEN),
     "vector memory, after a scalar load": (SCALAR, "global_load_b32 v3, v[6:7], off\n"),
 }
@@ -160,10 +165,13 @@ def test_what_needs_no_proof(program, timing):
     run(zeros + program, timing)
 
 
-def test_scalar_load_of_several_registers_must_not_overwrite_its_address():
-    with pytest.raises(EncodingHazard, match="must not overwrite its address"):
-        run("s_load_b64 s[2:3], s[2:3], 0x0\n")
-    run("s_load_b64 s[4:5], s[2:3], 0x0\n")
+def test_scalar_load_into_its_own_address_must_be_aligned_to_its_size():
+    load = "s_load_b64 s[2:3], s[2:3], {}\n"
+    with pytest.raises(EncodingHazard, match="must be aligned to 8 bytes, is at 0x10000004"):
+        run(load.format("0x4"))
+    run(load.format("0x8"))
+    run("s_load_b64 s[4:5], s[2:3], 0x4\n")
+    run("s_load_b32 s2, s[2:3], 0x4\n")
 
 
 def test_in_the_other_mode_only_memory_instructions_are_not_waited_for():

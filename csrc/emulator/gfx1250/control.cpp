@@ -76,6 +76,7 @@ void write_field(Wave& wave, Field f, uint32_t value) {
   if (f.id == kMode && (f.mask() << f.offset & ~kReplayGroups))
     throw Fault("unsupported",
                 format("s_setreg of MODE bits [%d:%d]", f.offset + f.size - 1, f.offset));
+  state(wave).translations.drain();
   uint32_t& target = state(wave).hardware_registers[f.id];
   target = (target & ~(f.mask() << f.offset)) | (value & f.mask()) << f.offset;
 }
@@ -95,7 +96,10 @@ void get_register(Wave& wave, const Instruction& i) {
   wave.set_scalar(i.op(0).index, state(wave).hardware_registers[f.id] >> f.offset & f.mask());
 }
 
-void set_msb(Wave& wave, const Instruction& i) { state(wave).msb = uint32_t(i.op(0).value) & 0xFF; }
+void set_msb(Wave& wave, const Instruction& i) {
+  state(wave).translations.drain();
+  state(wave).msb = uint32_t(i.op(0).value) & 0xFF;
+}
 
 void wait_translation(Wave& wave, const Instruction& i) {
   state(wave).translations.wait(uint32_t(i.op(0).value));

@@ -131,15 +131,6 @@ void memory_issued(State& s, const Instruction& instruction) {
                 [&](unsigned i) { s.last_memory_read[i] = {sequence, pipe}; });
 }
 
-bool overwrites_its_address(const Instruction& instruction) {
-  const Operand& loaded = instruction.op(0);
-  if (loaded.words == 1) return false;
-  for (int i = 1; i < instruction.num_operands; ++i)
-    if (instruction.op(i).kind == Kind::kScalar && overlap(range(loaded), range(instruction.op(i))))
-      return true;
-  return false;
-}
-
 void track_translations(State& s, const Instruction& instruction) {
   const Unit unit = instruction.operation->unit;
   const bool scalar = unit == Unit::kScalarMemory, vector = unit == Unit::kGlobal;
@@ -211,9 +202,6 @@ std::string static_check(const Instruction& instruction) {
       if (half->operand[i].modifiers && !half->operation->floating)
         return "source negation and absolute value are not emulated for this instruction";
   }
-  if (instruction.operation->unit == Unit::kScalarMemory && overwrites_its_address(instruction))
-    return "a scalar load of several registers must not overwrite its address: part of it may be "
-           "loaded again";
   if (instruction.operation->unit != Unit::kMatrix) return "";
   for (int i = 0; i < instruction.num_operands; ++i) {
     const Operand& operand = instruction.op(i);

@@ -11,7 +11,7 @@
 //  * Completion of the data: of a scalar load by a wait for zero; of a vector load or store, which
 //    proves every vector memory instruction before it too.
 //  * The hardware itself waits for all translations between scalar and vector memory, at a
-//    barrier's signal and wait, and at a branch.
+//    barrier's signal and wait, at a branch, and where MODE or another hardware register is set.
 // A vector memory instruction may overwrite what an earlier one reads, being behind it in order; a
 // scalar load may not. The LDS is not translated, and a tensor transfer keeps a copy of its
 // descriptor. The hardware's other mode, without MODE bit 25, waits before every instruction that
