@@ -27,8 +27,6 @@ SEEDS = range(4)
 SAMPLE = 9
 """The default run looks at every ninth."""
 MISSED = "missed"
-NOT_MODELLED = "missed: replay of address translation is not emulated"
-"""The verdict on s_wait_xcnt, which has no other effect; the compiler sets these waits."""
 KINDS = gfx1250_launches.KINDS
 
 
@@ -55,8 +53,6 @@ def verdict(kind: str, mutant: emulator_mutants.Mutant) -> str:
         return caught
     original = emulator.Machine("gfx1250").load(launches(kind)[0].kernel.assembly)
     proof = emulator_mutants.why_redundant(original.instructions, mutant)
-    if mutant.kind == "no-xcnt":
-        return NOT_MODELLED
     return f"redundant: {proof}" if proof else MISSED
 
 
