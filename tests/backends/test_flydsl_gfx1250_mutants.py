@@ -2,12 +2,13 @@
 fails, unless the removed wait is proven to wait for nothing.
 
 The verdict on every mutant is in docs/measurements/gfx1250_mutants.tsv; `PYTHONPATH=src:tests
-python tests/backends/test_flydsl_gfx1250_mutants.py` rewrites it.
+python tests/backends/test_flydsl_gfx1250_mutants.py [KIND ...]` rewrites it, or those kinds' part.
 """
 
 import functools
 import multiprocessing
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,17 @@ def report(kind: str) -> list[str]:
     return ["\t".join((kind, m.kind, str(m.pc), m.line, verdict(kind, m))) for m in mutants(kind)]
 
 
-if __name__ == "__main__":
+def rewrite(kinds: list[str]) -> None:
+    """Write the verdicts on the mutants of `kinds`; the other kinds' stay as they are."""
+    of_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for line in REPORT.read_text().splitlines()[1:]:
+        of_kind.get(line.split("\t")[0], []).append(line)
     with multiprocessing.Pool(2) as pool:
-        lines = [line for part in pool.imap(report, KINDS) for line in part]
-    REPORT.write_text("\n".join([HEADER, *lines]) + "\n")
+        for kind, lines in zip(kinds, pool.imap(report, kinds), strict=True):
+            of_kind[kind] = lines
+            everything = [HEADER, *(line for kind in KINDS for line in of_kind[kind])]
+            REPORT.write_text("\n".join(everything) + "\n")
+
+
+if __name__ == "__main__":
+    rewrite(sys.argv[1:] or list(KINDS))

@@ -6,7 +6,8 @@ the translation, which must run.
 import numpy as np
 import pytest
 
-from gfx1250_programs import LANES, run_wave
+import emulator_translations
+from gfx1250_programs import LANES, assembly, run_wave
 from mxgemm.emulator import EncodingHazard, Machine, ReplayHazard
 
 pytestmark = pytest.mark.emulated
@@ -187,3 +188,22 @@ def test_in_the_other_mode_only_memory_instructions_are_not_waited_for():
         run_wave(loads.format(""), **options)
     run_wave(loads.format("s_nop 0\n"), **options)
     run_wave(POINTER + "v_mov_b32 v1, 0\n" + LOAD + "v_mov_b32 v1, 0\n" + LOADCNT, **options)
+
+
+def overwrites(program: str) -> bool:
+    text = assembly(GROUPS + POINTER + ADDRESS + program, arguments=[8])
+    return bool(emulator_translations.overwritten(Machine("gfx1250").load(text).instructions))
+
+
+def test_reading_the_code_finds_what_running_it_does():
+    for access, overwrite, _ in OVERWRITES.values():
+        assert overwrites(access + overwrite)
+        assert not overwrites(access + XCNT + overwrite)
+        assert not overwrites(access + LOADCNT + STORECNT + KMCNT + overwrite)
+    for program, proof in PROOFS.values():
+        assert overwrites(program.format(""))
+        assert not overwrites(program.format(proof))
+    for program, other in NO_PROOFS.values():
+        assert overwrites(program.format(other))
+    for program in FREE.values():
+        assert not overwrites(program)
