@@ -12,13 +12,15 @@
 //    proves every vector memory instruction before it too.
 //  * The hardware itself waits for all translations between scalar and vector memory, at a
 //    barrier's signal and wait, at a branch, and where MODE or another hardware register is set.
+//
 // A vector memory instruction may overwrite what an earlier one reads, being behind it in order; a
-// scalar load may not. The LDS is not translated, and a tensor transfer keeps a copy of its
-// descriptor. The hardware's other mode, without MODE bit 25, waits before every instruction that
-// is no scalar or vector memory access. Sources: LLVM's SIInsertWaitcnts (X_CNT) and its test
-// wait-xcnt.mir; the notes on XCNT in ROCm/rocm-systems,
-// emulation/rocjitsu/docs/memory-wait-diagnostics.md; the replay rules in ROCm/rocm-libraries,
-// shared/stinkytofu, Gfx1250HazardPass.
+// scalar load may not, but for its own address. The LDS is not translated, and a tensor transfer
+// keeps a copy of its descriptor. The hardware's other mode, without MODE bit 25, waits before every
+// instruction that is no scalar or vector memory access.
+//
+// Sources: LLVM's SIInsertWaitcnts (X_CNT), its test wait-xcnt.mir and AMDGPULowerVGPREncoding;
+// ROCm/rocm-systems, emulation/rocjitsu/docs/memory-wait-diagnostics.md; ROCm/rocm-libraries,
+// shared/stinkytofu, Gfx1250HazardPass. docs/emulator.md says where they differ.
 #pragma once
 
 #include <bitset>
