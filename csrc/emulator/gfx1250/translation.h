@@ -15,8 +15,8 @@
 //
 // A vector memory instruction may overwrite what an earlier one reads, being behind it in order; a
 // scalar load may not, but for its own address. The LDS is not translated, and a tensor transfer
-// keeps a copy of its descriptor. The hardware's other mode, without MODE bit 25, waits before every
-// instruction that is no scalar or vector memory access.
+// keeps a copy of its descriptor. The hardware's other mode, without MODE bit 25, waits before
+// every instruction that is no scalar or vector memory access.
 //
 // Sources: LLVM's SIInsertWaitcnts (X_CNT), its test wait-xcnt.mir and AMDGPULowerVGPREncoding;
 // ROCm/rocm-systems, emulation/rocjitsu/docs/memory-wait-diagnostics.md; ROCm/rocm-libraries,
