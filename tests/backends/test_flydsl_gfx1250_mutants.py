@@ -80,6 +80,22 @@ def test_every_wait_and_barrier_is_needed(kind):
     assert missed(kind, mutants(kind)) == []
 
 
+def test_report_has_no_mutant_that_was_missed():
+    head, *lines = REPORT.read_text().splitlines()
+    assert head == HEADER
+    assert {line.split("\t")[0] for line in lines} == set(KINDS)
+    assert [line for line in lines if line.endswith(f"\t{MISSED}")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_report_is_of_the_kernels_as_they_are(kind):
+    lines = [line.split("\t") for line in REPORT.read_text().splitlines()[1:]]
+    assert [line[1:4] for line in lines if line[0] == kind] == [
+        [m.kind, str(m.pc), m.line] for m in mutants(kind)
+    ]
+
+
 def report(kind: str) -> list[str]:
     return ["\t".join((kind, m.kind, str(m.pc), m.line, verdict(kind, m))) for m in mutants(kind)]
 
