@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 ROCM_ARCHES = ("gfx950", "gfx1250")
+HOST = torch.device("cpu")
 LAST_INDEX = 127
 """torch keeps the index of a device in eight bits."""
 
@@ -80,7 +81,7 @@ class DeviceSpec:
     def torch_device(self) -> torch.device:
         """Where the operands live: emulated devices take theirs from CPU memory."""
         if self.kind == "cpu" or self.emulated:
-            return torch.device("cpu")
+            return HOST
         return torch.device("cuda", self.index)
 
     def __str__(self) -> str:

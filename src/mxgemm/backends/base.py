@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Literal, TypedDict, Unpack
+from typing import ClassVar, Literal, NoReturn, TypedDict, Unpack
 
 import torch
 
@@ -31,8 +31,13 @@ FP32_UNIT = 2.0**-24
 
 
 class RejectionCode(StrEnum):
-    """Why a backend says no; a shared vocabulary, so that tables and tests can group reasons."""
+    """Why a backend says no; a shared vocabulary, so that tables and tests can group reasons.
 
+    SETTING: a setting asks for what this machine lacks; then no other backend takes the problem
+    unasked.
+    """
+
+    SETTING = "SETTING"
     ARCH = "ARCH"
     IMPORT = "IMPORT"
     VERSION = "VERSION"
@@ -124,6 +129,7 @@ class PreparedOperand:
         payload: the backend's buffers.
         nbytes: their size in bytes.
         device: where they are.
+        spec: the spec that a problem with this operand holds.
     """
 
     backend: str
@@ -135,6 +141,12 @@ class PreparedOperand:
     payload: object
     nbytes: int
     device: torch.device
+    spec: OperandSpec = field(init=False)
+
+    def __post_init__(self) -> None:
+        source = self.source
+        spec = OperandSpec(source.format, source.layout, source.rotation, self.backend)
+        object.__setattr__(self, "spec", spec)
 
     @classmethod
     def of(
@@ -151,13 +163,6 @@ class PreparedOperand:
             payload=payload,
             nbytes=nbytes,
             device=operand.device,
-        )
-
-    @property
-    def spec(self) -> OperandSpec:
-        """The spec that a problem with this operand holds."""
-        return OperandSpec(
-            self.source.format, self.source.layout, self.source.rotation, self.backend
         )
 
 
@@ -179,9 +184,15 @@ class EpilogueKeywords(TypedDict, total=False):
 
 
 class Backend(ABC):
-    """One way to compute the GEMM. Instances hold no state: what a call needs is in the plan."""
+    """One way to compute the GEMM. Instances hold no state: what a call needs is in the plan.
+
+    Attributes:
+        name: what callers and reports call it.
+        calls_torch: `launch` calls operators of torch, in which a gradient would be recorded.
+    """
 
     name: ClassVar[str]
+    calls_torch: ClassVar[bool] = True
 
     def automatic(self, problem: GemmProblem) -> bool:
         """Return whether the backend may be taken for `problem` without being named."""
@@ -286,7 +297,6 @@ class GemmPlan:
             )
         return self.run(a, b, call.output(), call.args)
 
-    @torch.no_grad()
     def run(self, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs) -> torch.Tensor:
         """Compute D into `out` and return it; everything must already be as the problem says.
 
@@ -297,35 +307,59 @@ class GemmPlan:
             LayoutMismatch: an operand is not what the plan was made for.
         """
         problem = self.problem
-        for side, operand, rows, spec in (
-            ("a", a, problem.m, problem.a),
-            ("b", b, problem.n, problem.b),
+        if not (
+            self._fits("a", a, problem.m, problem.a) and self._fits("b", b, problem.n, problem.b)
         ):
-            if (
-                (operand.shape[0], operand.stored_k) != (rows, problem.k)
-                or spec_of(operand) != spec
-                or operand.device != problem.device.torch_device
-            ):
-                raise LayoutMismatch(
-                    f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and "
-                    f"stored k {problem.k} on {problem.device.torch_device}, got {operand!r}; "
-                    f"make a plan for this operand"
-                )
-            if isinstance(operand, PreparedOperand) and operand.side != side:
-                raise LayoutMismatch(
-                    f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got "
-                    f"an operand prepared as {operand.side}; prepare it anew"
-                )
-        if problem.m == 0 or problem.n == 0:
-            if args.bias_grad is not None:
-                args.bias_grad.zero_()
-            return out
-        if problem.k == 0:
+            self._refuse(a, b)
+        if problem.m == 0 or problem.n == 0 or problem.k == 0:
+            self._run_empty(out, args)
+        elif self.backend.calls_torch:
+            with torch.no_grad():
+                self.backend.launch(self, a, b, out, args)
+        else:
+            self.backend.launch(self, a, b, out, args)
+        return out
+
+    def _fits(self, side: Side, operand: Operand, rows: int, spec: OperandSpec) -> bool:
+        """Return whether the plan was made for `operand`."""
+        problem = self.problem
+        if (
+            operand.shape[0] != rows
+            or operand.stored_k != problem.k
+            or operand.device != problem.device.torch_device
+        ):
+            return False
+        if isinstance(operand, PreparedOperand):
+            return operand.side == side and (operand.spec is spec or operand.spec == spec)
+        return spec.describes(operand)
+
+    def _refuse(self, a: Operand, b: Operand) -> NoReturn:
+        """Raise LayoutMismatch about the first operand that the plan was not made for."""
+        problem = self.problem
+        first = not self._fits("a", a, problem.m, problem.a)
+        side: Side = "a" if first else "b"
+        operand = a if first else b
+        if isinstance(operand, PreparedOperand) and operand.side != side:
+            raise LayoutMismatch(
+                f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got an "
+                f"operand prepared as {operand.side}; prepare it anew"
+            )
+        spec, rows = (problem.a, problem.m) if first else (problem.b, problem.n)
+        raise LayoutMismatch(
+            f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and stored k "
+            f"{problem.k} on {problem.device.torch_device}, got {operand!r}; make a plan for this "
+            f"operand"
+        )
+
+    @torch.no_grad()
+    def _run_empty(self, out: torch.Tensor, args: EpilogueArgs) -> None:
+        """Compute a D without elements, or one whose product is empty sums."""
+        problem = self.problem
+        if problem.m and problem.n:
             product = torch.zeros(problem.m, problem.n, dtype=torch.float32, device=out.device)
             epilogue_module.apply(product, problem.epilogue, args, out)
-            return out
-        self.backend.launch(self, a, b, out, args)
-        return out
+        elif args.bias_grad is not None:
+            args.bias_grad.zero_()
 
 
 def spec_of(operand: Operand) -> OperandSpec:

@@ -62,6 +62,7 @@ class NativeCpu(Backend):
     """MXFP4 x MXFP4 on x86-64, or on any processor by its plain C++ kernels."""
 
     name: ClassVar[str] = "native_cpu"
+    calls_torch: ClassVar[bool] = False
 
     def probe(self) -> Rejection | None:
         try:
@@ -73,7 +74,7 @@ class NativeCpu(Backend):
                 f"C++17 compiler",
             )
         except ValueError as error:
-            return Rejection(RejectionCode.ARCH, str(error))
+            return Rejection(RejectionCode.SETTING, str(error))
         return None
 
     def check(self, problem: GemmProblem) -> Rejection | None:
