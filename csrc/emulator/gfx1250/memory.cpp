@@ -21,7 +21,7 @@ constexpr int kMaxWords = 4;
 class ScalarLoad : public AsyncOperation {
  public:
   void perform(Wave& wave) override {
-    const uint8_t* source = wave.workgroup.cluster.memory.at(address, bytes, false);
+    const uint8_t* source = wave.workgroup.cluster.global_at(*instruction, address, bytes, false);
     wave.workgroup.cluster.counters.global_read_bytes += bytes;
     for (u32 at = 0; at < bytes; at += 4) {
       u32 value = 0;
@@ -76,7 +76,7 @@ class GlobalAccess : public AsyncOperation {
     const int words = (bytes + 3) / 4;
     for (u32 rest = exec; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      uint8_t* memory = cluster.memory.at(address[lane], u64(bytes), is_store);
+      uint8_t* memory = cluster.global_at(*instruction, address[lane], u64(bytes), is_store);
       u32 value[kMaxWords] = {};
       if (is_store) {
         for (int w = 0; w < words; ++w) value[w] = data[w][lane];

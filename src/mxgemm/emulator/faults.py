@@ -83,7 +83,9 @@ class MissingWait(ExecutionHazard):
 
 
 class RaceHazard(ExecutionHazard):
-    """Two accesses to one LDS byte, at least one a write, that no barrier and no wait order."""
+    """Two accesses to one LDS byte, at least one a write, that no barrier and no wait order; or to
+    one byte of global memory by two workgroups, the first a write.
+    """
 
 
 class UninitialisedRead(ExecutionHazard):
