@@ -27,11 +27,18 @@ class GlobalRaces {
               bool write);
 
  private:
+  // A byte's writer: 0 for none, else the cluster's number modulo 65535, plus 1. Two clusters of
+  // one name are taken for one.
+  using Writer = uint16_t;
+
   struct Shadow {
     uint64_t base, size;
-    uint32_t* writers;  // per byte, number of the cluster + 1; pages that nobody wrote cost nothing
+    Writer* writers;  // per byte; pages that nobody wrote cost nothing
     std::unique_ptr<std::atomic<bool>> written;
   };
+
+  static void check(Writer own, Writer found, const Instruction& instruction, uint64_t address,
+                    bool write);
 
   std::vector<Shadow> shadows_;
 };
