@@ -277,7 +277,8 @@ def main() -> None:
     print(header, flush=True)
     if options.only is not None:
         print(
-            f"problem {options.only}: {check(options.seed, options.only)} comparisons, no difference"
+            f"problem {options.only}: {check(options.seed, options.only)} comparisons, no "
+            "difference"
         )
         return
     first, comparisons = resume_at(options.log, header) if options.log else (0, 0)

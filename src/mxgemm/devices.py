@@ -82,7 +82,7 @@ class DeviceSpec:
         """Where the operands live: emulated devices take theirs from CPU memory."""
         if self.kind == "cpu" or self.emulated:
             return HOST
-        return torch.device("cuda", self.index)
+        return _cuda(self.index)
 
     def __str__(self) -> str:
         if self.kind == "cpu":
@@ -92,6 +92,11 @@ class DeviceSpec:
             if self.emulated
             else f"{self.arch}" + (f"#{self.index}" if self.index else "")
         )
+
+
+@functools.cache
+def _cuda(index: int) -> torch.device:
+    return torch.device("cuda", index)
 
 
 @functools.cache

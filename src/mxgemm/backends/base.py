@@ -21,6 +21,7 @@ from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.errors import LayoutMismatch, UnsupportedProblem
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, OperandSpec
+from mxgemm.quantizers import Quantization, QuantizeKeywords, quantization
 from mxgemm.tensor import CANONICAL, MXTensor
 
 Side = Literal["a", "b"]
@@ -149,6 +150,26 @@ class PreparedOperand:
         object.__setattr__(self, "spec", spec)
 
     @classmethod
+    def quantized(
+        cls, source: Quantization, *, backend: str, side: Side, payload: object, nbytes: int
+    ) -> PreparedOperand:
+        """Return the prepared form, whose buffers are `payload`, of a matrix that was quantized
+        straight to it.
+        """
+        rows, k = source.matrix.shape
+        return cls(
+            backend=backend,
+            side=side,
+            shape=(rows, k),
+            stored_k=source.stored_k,
+            source=OperandSpec(rotation=source.options.rotation),
+            prescale=source.options.prescale_factor,
+            payload=payload,
+            nbytes=nbytes,
+            device=source.matrix.device,
+        )
+
+    @classmethod
     def of(
         cls, operand: MXTensor, *, backend: str, side: Side, payload: object, nbytes: int
     ) -> PreparedOperand:
@@ -189,10 +210,12 @@ class Backend(ABC):
     Attributes:
         name: what callers and reports call it.
         calls_torch: `launch` calls operators of torch, in which a gradient would be recorded.
+        prepared_sides: the sides for which the backend has a form of its own.
     """
 
     name: ClassVar[str]
     calls_torch: ClassVar[bool] = True
+    prepared_sides: ClassVar[frozenset[Side]] = frozenset()
 
     def automatic(self, problem: GemmProblem) -> bool:
         """Return whether the backend may be taken for `problem` without being named."""
@@ -227,14 +250,16 @@ class Backend(ABC):
         """
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
-        """Return `operand` in this backend's own form, good for every m of this (n, k).
-
-        Raises:
-            UnsupportedProblem: the backend has no such form.
+        """Return `operand` in this backend's own form, good for every m of this (n, k); called for
+        `prepared_sides` only.
         """
-        raise UnsupportedProblem(
-            f"prepare_{side} on {self.name}: the backend has no prepared form, got {operand!r}"
-        )
+        raise NotImplementedError
+
+    def quantize(self, plan: GemmPlan, source: Quantization, side: Side) -> PreparedOperand:
+        """Return what `prepare` makes of the quantized matrix, bit for bit; a backend that gets
+        there in one step overrides it. Called for `prepared_sides` only.
+        """
+        return self.prepare(plan, source.tensor(), side)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,14 +281,57 @@ class GemmPlan:
     summary: str = ""
 
     def prepare_a(self, operand: MXTensor) -> PreparedOperand:
-        """Return the first operand in the backend's own form."""
+        """Return the first operand in the backend's own form.
+
+        Raises:
+            UnsupportedProblem: the backend has no such form.
+        """
+        self._check_form("prepare_a", "a", operand)
         return self.backend.prepare(self, operand, "a")
 
     def prepare_b(self, operand: MXTensor) -> PreparedOperand:
         """Return the second operand (a weight) in the backend's own form, good for every m of
         this (n, k).
+
+        Raises:
+            UnsupportedProblem: the backend has no such form.
         """
+        self._check_form("prepare_b", "b", operand)
         return self.backend.prepare(self, operand, "b")
+
+    def quantize_a(self, x: torch.Tensor, **options: Unpack[QuantizeKeywords]) -> PreparedOperand:
+        """Return what `prepare_a` makes of `mxgemm.quantize(x, **options)`, the same bits, without
+        the packed tensor in between where the backend can.
+
+        Args:
+            x: float32, bfloat16 or float16 [..., K].
+            **options: as `mxgemm.quantize`, which has a layout besides.
+
+        Raises:
+            UnsupportedProblem: the backend has no form of its own for this side.
+            TypeError, ValueError: as `mxgemm.quantize`.
+        """
+        return self._quantize(x, "a", options)
+
+    def quantize_b(self, x: torch.Tensor, **options: Unpack[QuantizeKeywords]) -> PreparedOperand:
+        """Return what `prepare_b` makes of `mxgemm.quantize(x, **options)`; as `quantize_a`."""
+        return self._quantize(x, "b", options)
+
+    def _quantize(self, x: torch.Tensor, side: Side, options: QuantizeKeywords) -> PreparedOperand:
+        what = f"quantize_{side}"
+        self._check_form(what, side, x)
+        return self.backend.quantize(self, quantization(x, what, **options), side)
+
+    def _check_form(self, what: str, side: Side, operand: MXTensor | torch.Tensor) -> None:
+        """Raise unless the backend has a form of its own for this side."""
+        if side not in self.backend.prepared_sides:
+            got = repr(operand)
+            if isinstance(operand, torch.Tensor):
+                got = f"{operand.dtype} {tuple(operand.shape)}"
+            raise UnsupportedProblem(
+                f"{what} on {self.backend.name}: the backend has no prepared form of this operand, "
+                f"got {got}"
+            )
 
     def __call__(
         self,

@@ -63,6 +63,7 @@ class NativeCpu(Backend):
 
     name: ClassVar[str] = "native_cpu"
     calls_torch: ClassVar[bool] = False
+    prepared_sides: ClassVar[frozenset[Side]] = frozenset({"b"})
 
     def probe(self) -> Rejection | None:
         try:
@@ -116,8 +117,6 @@ class NativeCpu(Backend):
         return GemmPlan(backend=self, problem=problem, config=config, summary=str(config))
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
-        if side == "a":
-            return super().prepare(plan, operand, side)
         payload = runtime.module().prepare(
             runtime.kernels(_config(plan).isa),
             _matrix(operand),

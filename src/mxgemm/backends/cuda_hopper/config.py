@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mxgemm.problem import GemmProblem, Numerics
+from mxgemm.quantizers.cuda import block_defines
 from mxgemm.runtime.nvrtc import Source
 
 NUM_MULTIPROCESSORS = 132
@@ -24,17 +25,25 @@ POWERS_MULTIPLE = 128
 FOLD_WARPS = 8
 """Warps of a block of the fold."""
 
-FEW_ROWS = 512
-"""Up to here the fold gives a row a whole block instead of a warp: too few to fill the device."""
+QUANTIZING_WARPS = (1, 2, 4, 8, 16)
+"""Warps that quantize_folded.cu may give a row."""
 
-FOLDED_TILE = 128
-FOLDED_THREADS = 384
-FOLDED_BOX = (FOLDED_TILE, TILE_K)
-OUTPUT_BOX = (64, 64)
-FOLDED_SHARED_BYTES = (
-    6 * 2 * FOLDED_TILE * TILE_K + 2 * 2 * 64 * 128 + 2 * 2 * 2 * 192 + 2 * 6 * 8 + 16
-)
+FOLD_CODES_PER_WARP = 4096
+"""Codes that a warp of the fold asks for at once."""
+
+FEW_ROWS = 512
+"""Up to here the fold gives a row a whole block: too few to fill the device otherwise."""
+
+FOLDED_TILE_N = 128
 FOLDED_SUM_ROWS = 64
+"""Rows of a consumer warpgroup, and of D that one partial sum of a bias gradient covers."""
+
+FOLDED_OUTPUT_BOX = (16, 64)
+"""Rows of a warp, and columns that fill a swizzled row of 128 bytes."""
+
+TALL_TILE_COST = 0.97
+"""Time of a row of a tile of 192 rows, as a part of that of one of 128 (H200, 8192 x 8192 x 8192
+and 8192 x 8192 x 28672: 0.95 to 0.98, 2026-11-30)."""
 
 PACKED_TILE_ROWS = 64
 PACKED_TILE_BYTES = PACKED_TILE_ROWS * TILE_K // 2 + PACKED_TILE_ROWS * TILE_K // BLOCK
@@ -70,11 +79,33 @@ class FoldedConfig:
         plain: D is 16 bits wide and gets alpha * product and nothing else; it leaves by TMA where
         its rows allow.
         dtype: of D.
+        consumers: warpgroups that multiply 64 rows of a tile each: 2, with two temporary
+            accumulators, or 3, with one.
     """
 
     strict: bool
     plain: bool
     dtype: torch.dtype
+    consumers: int
+
+    @property
+    def tile_m(self) -> int:
+        """Rows of a tile."""
+        return self.consumers * FOLDED_SUM_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the consumers and the producer's warpgroup."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block; kSharedBytes of the source."""
+        stages, chunks = (6, 2) if self.consumers == 2 else (5, 1) if self.plain else (4, 2)
+        stage = (self.tile_m + FOLDED_TILE_N) * TILE_K
+        out = chunks * FOLDED_SUM_ROWS * 128
+        powers = 2 * 2 * (FOLDED_SUM_ROWS + FOLDED_TILE_N)
+        return stages * stage + self.consumers * (out + powers) + 2 * stages * 8 + 16
 
     @property
     def source(self) -> Source:
@@ -82,6 +113,7 @@ class FoldedConfig:
         return Source(
             HERE / "gemm_folded.cu",
             (
+                ("MX_CONSUMERS", self.consumers),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
             ),
@@ -151,7 +183,7 @@ class HopperConfig:
 
     def __str__(self) -> str:
         promotion = "promoted every 32" if self.folded.strict else "promoted every 128"
-        text = f"e4m3 wgmma {promotion}; folded 128x128x128"
+        text = f"e4m3 wgmma {promotion}; folded {self.folded.tile_m}x{FOLDED_TILE_N}x{TILE_K}"
         if self.packed is None:
             return text
         packed = self.packed
@@ -167,8 +199,20 @@ def choose(problem: GemmProblem) -> HopperConfig:
     bare = str(epilogue.activation) == "none" and not epilogue.bias_grad
     plain = bare and all(extra is None for extra in extras)
     sixteen_bits = problem.out_dtype.itemsize == 2
-    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype)
+    consumers = _consumers(problem.m, problem.n)
+    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype, consumers)
     return HopperConfig(folded, _packed(problem))
+
+
+def _consumers(m: int, n: int) -> int:
+    """Return the consumers whose tiles take the least time: waves times the time of a tile."""
+
+    def time(consumers: int, cost: float) -> float:
+        rows = consumers * FOLDED_SUM_ROWS
+        tiles = -(-m // rows) * -(-n // FOLDED_TILE_N)
+        return -(-tiles // NUM_MULTIPROCESSORS) * rows * cost
+
+    return 3 if time(3, TALL_TILE_COST) < time(2, 1.0) else 2
 
 
 def _packed(problem: GemmProblem) -> PackedConfig | None:
@@ -185,6 +229,27 @@ def _packed(problem: GemmProblem) -> PackedConfig | None:
     if wide_tiles * 4 < NUM_MULTIPROCESSORS * 3:
         return PackedConfig(128, 2, 1, 6, strict, decode_ahead=not strict)
     return PackedConfig(128, 1, 2, 6, strict, decode_ahead=not strict)
+
+
+def fold_warps(rows: int, k: int) -> int:
+    """Return how many warps of the fold share a row: as many as ask for all of it at once."""
+    if rows <= FEW_ROWS:
+        return FOLD_WARPS
+    fitting = (warps for warps in (1, 2, 4) if warps * FOLD_CODES_PER_WARP >= k)
+    return next(fitting, FOLD_WARPS)
+
+
+def quantizing_warps(dtype: torch.dtype, k: int) -> int | None:
+    """Return how many warps of quantize_folded.cu hold a row in their registers, if any number
+    does.
+    """
+    elements = 1024 if dtype is torch.float32 else 2048
+    return next((warps for warps in QUANTIZING_WARPS if warps * elements >= k), None)
+
+
+def quantize_folded_source(dtype: torch.dtype, rule: str, warps: int) -> Source:
+    """Return the translation unit of quantize_folded.cu that gives a row this many warps."""
+    return Source(HERE / "quantize_folded.cu", (*block_defines(dtype, rule), ("MX_WARPS", warps)))
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -391,6 +391,8 @@ struct Consumer {
 
   DEVICE void finish(const float (&total)[kAccumulators], int token, int row, int largest) const {
     const int upper = warp * 16 + lane / 4;
+    // The other warps may still read the powers that sum_stage_wide left in the same memory.
+    if (largest == kWideRow) named_barrier(1 + kRowGroups + index, kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kAccumulators; i += 4) {
       const int at = i * 2 + lane % 4 * 2;

@@ -130,6 +130,8 @@ DEVICE u32 load_shared_u32(u32 address) {
   return v;
 }
 
+DEVICE float load_shared_f32(u32 address) { return __uint_as_float(load_shared_u32(address)); }
+
 DEVICE U32x2 load_shared_u32x2(u32 address) {
   U32x2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
@@ -181,6 +183,22 @@ DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// `value`, which is the same in all lanes: the compiler then knows, and computes what depends on it
+// once a warp.
+DEVICE u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
+
+// As named_barrier; whether `value` was true in all of its threads.
+DEVICE bool named_barrier_all(int id, int threads, bool value) {
+  int all;
+  asm volatile(
+      "{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\n"
+      "bar.red.and.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
+      : "=r"(all)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(value))
+      : "memory");
+  return uniform(all);
+}
+
 // Waits for the kernel before this one in the stream when launched with programmatic serialization;
 // else returns at once.
 DEVICE void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -230,11 +248,8 @@ DEVICE void pin(float (&values)[kCount]) {
 
 // Descriptor of a K-major operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of
 // 8 rows 1024 bytes apart.
-DEVICE u64 wgmma_descriptor(u32 address) {
-  constexpr u64 kSwizzle128 = 1ull << 62, kGroupStride = (1024ull >> 4) << 32,
-                kLeading = 1ull << 16;
-  return static_cast<u64>((address & 0x3FFFF) >> 4) | kLeading | kGroupStride | kSwizzle128;
-}
+constexpr u64 kSwizzledRows = 1ull << 62 | (1024ull >> 4) << 32 | 1ull << 16;
+DEVICE u64 wgmma_descriptor(u32 address) { return kSwizzledRows | (address & 0x3FFFF) >> 4; }
 
 // ---- numbers
 
