@@ -2,7 +2,6 @@
 passes arguments.
 """
 
-import ctypes
 import dataclasses
 import itertools
 import struct
@@ -185,37 +184,6 @@ def test_arguments_are_packed_at_their_offsets():
     tensor = torch.zeros(4)
     packed = places.pack(kernel(8, 8, 8, 4, 4), [tensor, None, -2, 7, 0.5])
     assert packed == struct.pack("<QQqif", tensor.data_ptr(), 0, -2, 7, 0.5)
-
-
-def test_rocm_place_hands_hip_the_packed_arguments(monkeypatch):
-    calls = []
-
-    class FakeHip:
-        def hipModuleLoadData(self, module, code):  # noqa: N802  HIP's name
-            calls.append(("load", code))
-            return 0
-
-        def hipModuleGetFunction(self, function, module, name):  # noqa: N802  HIP's name
-            calls.append(("get", name))
-            return 0
-
-        def hipModuleLaunchKernel(self, function, *rest):  # noqa: N802  HIP's name
-            *sizes, lds, _, params, extra = rest
-            size = ctypes.cast(extra[3], ctypes.POINTER(ctypes.c_size_t)).contents.value
-            calls.append((sizes, lds, params, ctypes.string_at(extra[1], size), extra[0], extra[4]))
-            return 0
-
-    stream = type("Stream", (), {"cuda_stream": 5})
-    monkeypatch.setattr(places, "_hip", FakeHip)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: stream)
-    monkeypatch.setattr(torch.cuda, "device", lambda index: torch.autograd.set_grad_enabled(True))
-    one = kernel(8, 4)
-    places.RocmPlace(0).run(one, (3, 2, 1), [1 << 40, 9])
-    assert calls == [
-        ("load", b"elf"),
-        ("get", b"name"),
-        ([3, 2, 1, 128, 1, 1], 4096, None, struct.pack("<Qi", 1 << 40, 9), 1, 3),
-    ]
 
 
 def test_workspace_counts_parts_and_slices():

@@ -8,6 +8,9 @@ from collections import Counter
 import pytest
 
 from backends.gfx1250_kernels import SHIPPED, compiled, needs_compiler
+from mxgemm.backends.flydsl_gfx1250 import places
+from mxgemm.emulator import Machine
+from mxgemm.emulator.arguments import pack_arguments
 from mxgemm.errors import BackendUnavailable
 from mxgemm.runtime import flydsl_compile
 from mxgemm.runtime.flydsl_compile import CompiledKernel
@@ -138,3 +141,17 @@ def test_a_kernel_that_does_not_compile_is_a_typed_error(monkeypatch, tmp_path):
             "mxgemm.backends.flydsl_gfx1250.kernel:no_such_function", None, ()
         )
     assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_argument_buffer_is_what_the_code_object_asks_for(name):
+    """The launcher's offsets come from the listing, the emulator's from the code object."""
+    kernel = compiled(name)
+    info = Machine("gfx1250").load(kernel.code_object).info
+    numbers = {4: (-1 << 31, 7, (1 << 31) - 1), 8: (-1 << 63, 7, (1 << 63) - 1)}
+    for choice in range(3):
+        values = [numbers[argument.size][choice] for argument in info.arguments]
+        for at, argument in enumerate(info.arguments):
+            values[at] = (1 << 47) + at if argument.is_pointer else values[at]
+        values[-2:] = 0.37, -1.7  # alpha, beta
+        assert places.pack(kernel, values) == bytes(pack_arguments(info, tuple(values)))
