@@ -27,7 +27,9 @@ def body(kernel: CompiledKernel) -> list[str]:
 
 
 def steady_loop(kernel: CompiledKernel) -> list[str]:
-    """The instructions from a label to the conditional branch that goes back to it."""
+    """The instructions from a label to the conditional branch that goes back to it; of the inner
+    loop where a workgroup walks.
+    """
     lines, labels = body(kernel), {}
     loops = []
     for at, line in enumerate(lines):
@@ -38,8 +40,8 @@ def steady_loop(kernel: CompiledKernel) -> list[str]:
             inside = [x for x in lines[labels[target] : at + 1] if not x.endswith(":")]
             if any("wmma" in x for x in inside):
                 loops.append(inside)
-    assert len(loops) == 1
-    return loops[0]
+    assert len(loops) in (1, 2)
+    return min(loops, key=len)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

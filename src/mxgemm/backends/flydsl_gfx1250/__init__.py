@@ -120,7 +120,9 @@ class FlyDSLGfx1250(Backend):
 
     def plan_with(self, problem: GemmProblem, choice: cost.Choice) -> GemmPlan:
         """Return the plan with this tile and split, for tuning and tests."""
-        config = launch.GemmConfig(choice.tile, choice.splits, choice.split_tiles)
+        config = launch.GemmConfig(
+            choice.tile, choice.splits, choice.split_tiles, choice.walk_columns
+        )
         return GemmPlan(
             backend=self,
             problem=problem,

@@ -36,8 +36,8 @@ MAX_SPLITS = 32
 
 CANDIDATES = (
     TileConfig(),
-    TileConfig(tile_m=128, waves_m=1, waves_n=4),
-    TileConfig(tile_m=64, waves_m=1, waves_n=4),
+    TileConfig(tile_m=128, waves_m=1, waves_n=4, stage_tiles=2),
+    TileConfig(tile_m=64, waves_m=1, waves_n=4, stage_tiles=2),
 )
 """The tiles that ship, largest first."""
 
@@ -52,6 +52,7 @@ class Choice:
     splits: int
     split_tiles: int
     clocks: float
+    walk_columns: int = 0
 
 
 def k_tile_clocks(tile: TileConfig) -> float:

@@ -108,12 +108,12 @@ def _fence(value):
     )
 
 
-def counted_loop(count: int, state, body):
+def counted_loop(count, state, body):
     """Run `state = body(index, state)` for index 0 .. count - 1 as a loop of the device and return
     the last state.
 
     Args:
-        count: trips, known at compile time, at least 1.
+        count: trips, Int32 or int.
         state: list of FlyDSL values that the loop carries.
         body: takes the index as Int32 and such a list, returns the next.
     """
@@ -124,3 +124,12 @@ def counted_loop(count: int, state, body):
         result = body(fx.Int32(loop.induction_variable), carried)
         scf.YieldOp([as_ir_value(v) for v in result])
     return [type(v)(x) for v, x in zip(state, loop.results, strict=True)]
+
+
+def when(condition, state, body):
+    """Return `body(state)` where the scalar `condition` holds, else `state`, as a branch."""
+    branch = scf.IfOp(as_ir_value(condition), [as_ir_value(v).type for v in state], has_else=True)
+    for block, values in ((branch.then_block, body), (branch.else_block, list)):
+        with ir.InsertionPoint(block):
+            scf.YieldOp([as_ir_value(v) for v in values(state)])
+    return [type(v)(x) for v, x in zip(state, branch.results, strict=True)]

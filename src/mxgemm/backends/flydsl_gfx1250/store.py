@@ -19,9 +19,16 @@ from flydsl.expr.rocdl import tdm_ops
 from flydsl.expr.typing import Vector
 
 from mxgemm.backends.flydsl_gfx1250.activation import activate, derivative
-from mxgemm.backends.flydsl_gfx1250.config import WAVE_LANES, WMMA_ROWS, KernelSpec
+from mxgemm.backends.flydsl_gfx1250.config import (
+    DEPARTURE_ROWS,
+    WAVE_LANES,
+    WMMA_ROWS,
+    KernelSpec,
+)
+from mxgemm.backends.flydsl_gfx1250.operand import Source
 from mxgemm.backends.flydsl_gfx1250.registers import (
     at_least_zero,
+    at_most,
     counted_loop,
     lds_load,
     lds_store,
@@ -82,7 +89,7 @@ class TileStore:
         self.columns = pick(
             self.columns < fx.Int32(spec.tile.wave_n), self.columns, fx.Int32(spec.tile.wave_n)
         )
-        self.piece = wave * spec.wave_store_bytes
+        self.piece = wave * spec.wave_store_bytes + spec.store_offset
         self.width = spec.tile.wave_n // WAVE_LANES
         self.regions = spec.regions
 
@@ -104,7 +111,36 @@ class TileStore:
                 self._settle()
             self._put_fragments(totals, first, self.spec.out_dtype)
             self._settle(transfers=False)
-            self._transfer("out", first).store()
+            if first != self._last_pass or not self.spec.walks:
+                self._transfer("out", first).store()
+
+    @property
+    def _last_pass(self) -> int:
+        return self.spec.tile.wave_m - self.spec.pass_rows
+
+    def send_last_pass(self) -> None:
+        """Start the copy of what a walk leaves in LDS, the last pass."""
+        self._transfer("out", self._last_pass).store()
+
+    def departure(self, exists) -> Source:
+        """Return the copies of the last pass, some rows at once; none unless `exists`."""
+        whole, rows = self._transfer("out", self._last_pass), DEPARTURE_ROWS
+        itemsize = fx.Int64(self.spec.out_dtype.itemsize)
+        parts = at_most((whole.rows + (rows - 1)) // rows, self.spec.pass_rows // rows)
+        return Source(
+            address=whole.global_address,
+            step=whole.row_pitch * fx.Int64(rows) * itemsize,
+            row_pitch=whole.row_pitch,
+            columns=whole.columns,
+            column_step=fx.Int32(0),
+            rows=whole.rows,
+            row_step=fx.Int32(rows),
+            tile_columns=fx.Int32(whole.tile_columns),
+            tile_rows=fx.Int32(rows),
+            lds_address=whole.lds_address,
+            flags=fx.Int32(whole.flags),
+            limit=pick(exists, parts, fx.Int32(0)),
+        )
 
     def _fused(self, totals, slice_row) -> None:
         epilogue, rows = self.spec.epilogue, self.spec.pass_rows

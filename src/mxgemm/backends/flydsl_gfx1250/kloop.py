@@ -1,0 +1,351 @@
+"""The K loop of a workgroup: reads, copies, waits and barriers around the matrix instructions.
+
+`kernel` draws its timeline. A step works on one data stage, which holds one or two K tiles.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import flydsl.expr as fx
+from flydsl.expr import rocdl
+from flydsl.expr.rocdl import tdm_ops
+from flydsl.expr.typing import T, Vector
+
+from mxgemm.backends.flydsl_gfx1250.config import (
+    BLOCK,
+    SCALE_GROUP,
+    SCALE_STAGES,
+    TILE_K,
+    KernelSpec,
+)
+from mxgemm.backends.flydsl_gfx1250.operand import (
+    FragmentReader,
+    Fragments,
+    OperandView,
+    Source,
+    pick_source,
+)
+from mxgemm.backends.flydsl_gfx1250.registers import pick
+
+WORKGROUP = -1
+"""The workgroup's own barrier (CDNA5 ISA guide, S_BARRIER_SIGNAL)."""
+ACCUMULATOR = 8
+"""FP32 values of a lane in one 16x16 result."""
+BLOCKS_A_TILE = TILE_K // BLOCK
+
+
+def signal() -> None:
+    """Tell the workgroup that this wave has arrived, without waiting."""
+    rocdl.sched_barrier(0)
+    rocdl.s_barrier_signal(WORKGROUP)
+    rocdl.sched_barrier(0)
+
+
+def await_all() -> None:
+    """Wait until every wave has signalled."""
+    rocdl.sched_barrier(0)
+    rocdl.s_barrier_wait(WORKGROUP)
+    rocdl.sched_barrier(0)
+
+
+def zeros(tile):
+    """Return accumulators of 0."""
+    return [Vector.filled(ACCUMULATOR, 0.0, fx.Float32)] * tile.wmmas
+
+
+def multiply(tile, totals, a, b, reads=(), events=None):
+    """Return the totals after one K tile, and the results of `reads`, issued evenly in between.
+
+    Rows of fragments are walked to and fro, so that neighbouring instructions share an operand.
+
+    Args:
+        tile: the TileConfig.
+        totals: accumulators, fragments_m x fragments_n.
+        a, b: Fragments of the K tile.
+        reads: functions, each one or two LDS loads.
+        events: function by instruction number, called after it with the number of reads issued.
+    """
+    totals, results, done = list(totals), [], 0
+    for i in range(tile.fragments_m):
+        columns = range(tile.fragments_n)
+        for j in reversed(columns) if i % 2 else columns:
+            at = i * tile.fragments_n + j
+            totals[at] = Vector(
+                rocdl.wmma_scale_f32_16x16x128_f8f6f4(
+                    T.vec(ACCUMULATOR, T.f32),
+                    b.codes[j],
+                    a.codes[i],
+                    totals[at],
+                    b.scales[j // 2],
+                    a.scales[i // 2],
+                    scaleAType=j % 2,
+                    scaleBType=i % 2,
+                )
+            )
+            done += 1
+            due = -(-len(reads) * done // tile.wmmas)
+            results += [read() for read in reads[len(results) : due]]
+            if events is not None and done in events:
+                events[done](len(results))
+        # Regions keep the order written here; inside one the compiler may still move.
+        rocdl.sched_barrier(0)
+    return totals, results
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """What a loop carries of both operands: the codes of the K tile to be multiplied next, and the
+    scale words of the pair of K tiles that it belongs to, even ones and odd ones.
+    """
+
+    a_codes: list[Any]
+    b_codes: list[Any]
+    a_words: list[list[Any]]
+    b_words: list[list[Any]]
+
+    def flat(self) -> list[Any]:
+        """Return all values."""
+        return [*self.a_codes, *self.b_codes, *sum(self.a_words, []), *sum(self.b_words, [])]
+
+    @classmethod
+    def of(cls, flat: list[Any], m: int, n: int) -> "Registers":
+        """Return the inverse of `flat` for m fragments of A and n of B."""
+        flat, parts = list(flat), []
+        for count in (m, n, m // 2, m // 2, n // 2, n // 2):
+            parts.append(flat[:count])
+            flat = flat[count:]
+        return cls(parts[0], parts[1], parts[2:4], parts[4:6])
+
+
+class TileReader:
+    """Reads of both operands' fragments of one K tile, in the order in which they are needed.
+
+    B's codes come first: their loads cannot be merged, so that the release wait, which falls among
+    them, can count what was issued since.
+    """
+
+    def __init__(self, a: FragmentReader, b: FragmentReader) -> None:
+        self.a, self.b = a, b
+
+    def reads(self, stage_offset, tile: int, pair=None):
+        """Return the functions that read K tile number `tile` of the data stage at `stage_offset`,
+        and the scales from the even K tile `pair` on where it is one.
+        """
+        scales = []
+        if pair is not None:
+            scales = [*self.b.scale_reads(pair), *self.a.scale_reads(pair)]
+        return [
+            *self.b.code_reads(stage_offset, tile),
+            *scales,
+            *self.a.code_reads(stage_offset, tile),
+        ]
+
+    def gather(self, results, old=None):
+        """Return the flat Registers that results of `reads` are, with the scales of `old` where
+        they hold none.
+        """
+        m, n = self.a.count, self.b.count
+        b_codes, scales, a_codes = results[:n], results[n:-m], results[-m:]
+        if not scales:
+            old = self.registers(old)
+            return Registers(a_codes, b_codes, old.a_words, old.b_words).flat()
+        b_words, a_words = scales[: n // 2], scales[n // 2 :]
+        a_words, b_words = ([list(w) for w in zip(*words, strict=True)] for words in (a_words, b_words))
+        return Registers(a_codes, b_codes, a_words, b_words).flat()
+
+    def registers(self, flat) -> Registers:
+        """Return the Registers that a loop carries as `flat`."""
+        return Registers.of(flat, self.a.count, self.b.count)
+
+    def fragments(self, flat, odd: int):
+        """Return the Fragments of A and of B in `flat`, of an even or an odd K tile."""
+        registers = self.registers(flat)
+        return (
+            Fragments(registers.a_codes, registers.a_words[odd]),
+            Fragments(registers.b_codes, registers.b_words[odd]),
+        )
+
+    def as_even(self, flat):
+        """Return `flat` of an odd K tile in the place of an even one."""
+        registers = self.registers(flat)
+        a_words, b_words = registers.a_words[::-1], registers.b_words[::-1]
+        return Registers(registers.a_codes, registers.b_codes, a_words, b_words).flat()
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What this wave copies.
+
+    Attributes:
+        half: half of an operand's codes, in every stage but the last of a scale group.
+        refill: in that one, an operand's codes whole, or its scales.
+        scales: the scales that this wave copies in the prologue.
+        copies_scales: i1, whether `refill` is scales.
+        scale_stage_bytes: between the scale stages.
+        group_stages: data stages of a scale group.
+    """
+
+    half: Source
+    refill: Source
+    scales: Source
+    copies_scales: Any
+    scale_stage_bytes: int
+    group_stages: int
+
+    @classmethod
+    def of(cls, wave, a: OperandView, b: OperandView) -> "Copies":
+        """Return the copies of wave number `wave` of four."""
+        odd, upper = (wave & 1) == fx.Int32(1), wave >= fx.Int32(2)
+        all_rows = fx.Int32(0)
+        scales = pick_source(odd, b.scales_source(), a.scales_source())
+        whole = pick_source(odd, b.codes_source(all_rows, 1), a.codes_source(all_rows, 1))
+        return cls(
+            half=pick_source(upper, b.codes_source(wave & 1, 2), a.codes_source(wave & 1, 2)),
+            refill=pick_source(upper, scales, whole),
+            scales=scales,
+            copies_scales=upper,
+            scale_stage_bytes=a.scale_stage_bytes,
+            group_stages=SCALE_GROUP // a.stage_tiles,
+        )
+
+    def due(self, number, ahead: int, stage, first=0):
+        """Return this wave's copies, which of them is due in data stage `number`, and where it
+        goes: the one for stage `number + ahead`, to `stage`, or where `number` is the last of its
+        scale group what comes instead. `first` is the number of the first scale group.
+        """
+        last = self.group_stages - 1
+        is_last = (number & last) == fx.Int32(last)
+        index, offset = self.due_last(number, ahead, stage, first)
+        source = pick_source(is_last, self.refill, self.half)
+        return source, pick(is_last, index, number + ahead), pick(is_last, offset, stage)
+
+    def due_last(self, number, ahead: int, stage, first=0):
+        """Return which copy of `refill` is due in the last stage of a scale group, and where it
+        goes.
+        """
+        group = (number >> (self.group_stages.bit_length() - 1)) + SCALE_STAGES
+        scale_stage = ((group + first) & (SCALE_STAGES - 1)) * self.scale_stage_bytes
+        index = pick(self.copies_scales, group, number + ahead)
+        return index, pick(self.copies_scales, scale_stage, stage)
+
+
+class KLoop:
+    """One workgroup's walk over K: the pipelines of the timeline above, a data stage a step."""
+
+    def __init__(self, spec: KernelSpec, reader: TileReader, copies: Copies, wave) -> None:
+        self.tile, self.stage_bytes = spec.tile, spec.stage_bytes
+        self.reader, self.copies, self.wave = reader, copies, wave
+        self.ahead = spec.tile.num_stages
+        self.in_flight = self.ahead - 2
+        self.release_at = spec.tile.wmmas * 3 // 16
+        self.send_at = spec.tile.wmmas * 5 // 16
+        self.publish_at = spec.tile.wmmas * 7 // 8
+
+    def begin(self):
+        """Send what fills all stages and return the registers of K tile 0."""
+        group = self.wave >> 1
+        self.copies.scales.load(group, group * self.copies.scale_stage_bytes)
+        for stage in range(self.ahead):
+            self.copies.half.load(fx.Int32(stage), fx.Int32(stage * self.stage_bytes))
+        self._publish(self.ahead - 1)
+        await_all()
+        reads = self.reader.reads(fx.Int32(0), 0, fx.Int32(0))
+        registers = self.reader.gather([read() for read in reads])
+        self._publish(self.ahead - 2)
+        return registers
+
+    def step(self, totals, stage, registers, number, *, odd: int):
+        """Multiply the K tiles of data stage number `number`, at `stage`, and send a later stage.
+
+        Returns totals, and position and registers of the next stage. `odd` is `number` modulo 2:
+        only odd ones can be the last of their scale group.
+        """
+        events = self._events(lambda: self._send(number, stage, odd), self.in_flight)
+        totals, registers = self._multiply_stage(totals, stage, registers, number, odd, events)
+        return totals, self._next(stage), registers
+
+    def last_but_one(self, totals, stage, registers, number):
+        """Multiply the even stage `number` and return totals, and position and registers of the
+        last one; nothing is left to send.
+        """
+        if self.tile.stage_tiles > 1:
+            totals, registers = self._multiply_stage(totals, stage, registers, number, 0, {})
+            return totals, self._next(stage), registers
+        # Scales of the odd tile are read again: to keep them from the loop costs spills.
+        reads = self.reader.reads(self._next(stage), 0, number)
+        totals, registers = self._multiply_reading(totals, registers, 0, reads, None)
+        return totals, self._next(stage), self.reader.as_even(registers)
+
+    def last(self, totals, stage, registers, blocks):
+        """Multiply the last stage, of which `blocks` blocks exist; return the totals."""
+        for tile in range(self.tile.stage_tiles):
+            a, b = self.reader.fragments(registers, tile)
+            a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
+            blocks = blocks - BLOCKS_A_TILE
+            is_last = tile == self.tile.stage_tiles - 1
+            reads = [] if is_last else self.reader.reads(stage, tile + 1)
+            totals, results = multiply(self.tile, totals, a, b, reads)
+            if not is_last:
+                registers = self.reader.gather(results, registers)
+        return totals
+
+    def _multiply_stage(self, totals, stage, registers, number, odd: int, events):
+        """Multiply every K tile of a stage, with `events` in its last one; in each, read the next
+        one.
+        """
+        for tile in range(self.tile.stage_tiles - 1):
+            reads = self.reader.reads(stage, tile + 1)
+            totals, registers = self._multiply_reading(totals, registers, tile, reads, None)
+        if events:
+            await_all()
+        odd_tile = odd or self.tile.stage_tiles - 1
+        pair = self._first_tile(number + 1) if odd_tile else None
+        reads = self.reader.reads(self._next(stage), 0, pair)
+        return self._multiply_reading(totals, registers, odd_tile, reads, events)
+
+    def _multiply_reading(self, totals, registers, odd: int, reads, events):
+        a, b = self.reader.fragments(registers, odd)
+        totals, results = multiply(self.tile, totals, a, b, reads, events)
+        return totals, self.reader.gather(results, registers)
+
+    def _events(self, send, in_flight: int):
+        """Return what happens between the matrix instructions of a stage's last K tile, by
+        number.
+        """
+
+        def release_and_send(_):
+            await_all()
+            send()
+
+        return {
+            self.release_at: self._release,
+            self.send_at: release_and_send,
+            self.publish_at: lambda _: self._publish(in_flight),
+        }
+
+    def _send(self, number, stage, odd: int) -> None:
+        """Start the copy that is due in data stage `number` at `stage`."""
+        if odd:
+            source, index, offset = self.copies.due(number, self.ahead, stage)
+            source.load(index, offset)
+        else:
+            self.copies.half.load(number + self.ahead, stage)
+
+    def _first_tile(self, number):
+        """Return which K tile of the scale stages is the first of data stage `number`."""
+        return number * self.tile.stage_tiles
+
+    def _next(self, stage):
+        last_stage = fx.Int32((self.ahead - 1) * self.stage_bytes)
+        return pick(stage == last_stage, fx.Int32(0), stage + self.stage_bytes)
+
+    def _publish(self, in_flight: int) -> None:
+        """Signal that this wave's part of the next stage is in LDS, later ones in flight."""
+        tdm_ops.tensor_wait(in_flight)
+        signal()
+
+    def _release(self, reads: int) -> None:
+        """Signal that this wave has read its part of the last stage; `reads` came after them."""
+        assert reads <= self.tile.fragments_n
+        rocdl.s_wait_dscnt(2 * reads)
+        signal()

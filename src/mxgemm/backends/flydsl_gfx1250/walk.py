@@ -1,0 +1,167 @@
+"""One workgroup's walk over several output tiles as one stream of data stages.
+
+The copies of the next output tile follow those of this one without a gap, so that its first stages
+are in LDS when the last K tile of this one is multiplied; D goes to LDS of its own and leaves from
+there, a few rows in every other stage of the next tile. Between two tiles nothing is waited for;
+what the matrix pipes lose is the time in which the accumulators are converted and stored to LDS.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flydsl.expr as fx
+
+from mxgemm.backends.flydsl_gfx1250.config import SCALE_GROUP, KernelSpec
+from mxgemm.backends.flydsl_gfx1250.kloop import (
+    Copies,
+    KLoop,
+    TileReader,
+    await_all,
+    multiply,
+    zeros,
+)
+from mxgemm.backends.flydsl_gfx1250.operand import Source
+from mxgemm.backends.flydsl_gfx1250.registers import counted_loop, when
+from mxgemm.backends.flydsl_gfx1250.store import TileStore
+
+
+class WalkLoop(KLoop):
+    """The K loop of one output tile within the stream.
+
+    Args:
+        spec, reader, copies, wave: as in `KLoop`.
+        stages: data stages of an output tile, 10 or more.
+        first: number in the stream of the tile's first K tile, a multiple of the scale group.
+        more: i1, whether another output tile follows.
+        departure: copies of what the last output tile left in LDS.
+    """
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        reader: TileReader,
+        copies: Copies,
+        wave: Any,
+        *,
+        stages: Any,
+        first: Any,
+        more: Any,
+        departure: Source,
+    ) -> None:
+        super().__init__(spec, reader, copies, wave)
+        self.stages, self.first, self.more, self.departure = stages, first, more, departure
+        self.departure_bytes = spec.departure_bytes
+        self.in_flight += 1  # the departure, sent in every other stage
+
+    @property
+    def next_first(self) -> Any:
+        """Number in the stream of the next output tile's first K tile."""
+        return self.first + ((self.stages + (SCALE_GROUP - 1)) >> 3) * SCALE_GROUP
+
+    def last_step(self, totals, stage, registers, blocks):
+        """Multiply the last stage, of which `blocks` blocks exist, and read the next output tile's
+        first; return totals, and position and registers of that one.
+        """
+
+        def send():
+            where = self.copies.due_last(self.stages - 1, self.ahead, stage, self.first >> 3)
+            self.copies.refill.load_on(*where, self.more)
+
+        a, b = self.reader.fragments(registers, 0)
+        a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
+        await_all()
+        reads = self.reader.reads(self._next(stage), 0, self.next_first)
+        events = self._events(send, self.in_flight - 1)
+        totals, results = multiply(self.tile, totals, a, b, reads, events)
+        return totals, self._next(stage), self.reader.gather(results)
+
+    def _send(self, number, stage, odd: int) -> None:
+        if odd:
+            source, *where = self.copies.due(number, self.ahead, stage, self.first >> 3)
+            source.load_on(*where, self.more)
+        else:
+            self.copies.half.load_on(number + self.ahead, stage, self.more)
+            part = number >> 1
+            self.departure.store(part, part * self.departure_bytes)
+
+    def _first_tile(self, number):
+        return self.first + number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """What does not change from one output tile of a workgroup to the next.
+
+    Attributes:
+        spec, reader, wave: as in `KLoop`.
+        copies: of the first output tile.
+        stages: data stages of an output tile.
+        last_blocks: blocks that exist in its last one.
+        tiles: output tiles of this workgroup.
+        store_at: returns the way out of output tile i.
+    """
+
+    spec: KernelSpec
+    reader: TileReader
+    copies: Copies
+    wave: Any
+    stages: Any
+    last_blocks: Any
+    tiles: Any
+    store_at: Callable[[Any], TileStore]
+
+    def run(self, registers) -> None:
+        """Compute all output tiles; `registers` are those that `KLoop.begin` returns."""
+        state = counted_loop(self.tiles, [fx.Int32(0), *registers], self._tile)
+        assert state
+        await_all()
+        self.store_at(self.tiles - 1).send_last_pass()
+
+    def _tile(self, tile, state):
+        """Compute output tile `tile`; return position and registers of the next one's first
+        stage.
+        """
+        loop = self._loop(tile)
+        carried = [*zeros(self.spec.tile), *state]
+        pairs = (self.stages - 1) >> 1
+        carried = counted_loop(pairs, carried, self._pair_body(loop))
+
+        def last_but_one(carried):
+            totals, stage, registers = loop.step(*self._parts(carried), pairs * 2, odd=0)
+            return [*totals, stage, *self.reader.as_even(registers)]
+
+        carried = when(self.stages - pairs * 2 > fx.Int32(1), carried, last_but_one)
+        totals, stage, registers = loop.last_step(*self._parts(carried), self.last_blocks)
+        self.store_at(tile).run(totals, None)
+        return [stage, *registers]
+
+    def _pair_body(self, loop: WalkLoop):
+        def body(pair, carried):
+            even = pair * 2
+            carried = loop.step(*self._parts(carried), even, odd=0)
+            totals, stage, registers = loop.step(*carried, even + 1, odd=1)
+            return [*totals, stage, *registers]
+
+        return body
+
+    def _parts(self, carried):
+        """Return totals, position of the stage, and registers."""
+        count = self.spec.tile.wmmas
+        return carried[:count], carried[count], carried[count + 1 :]
+
+    def _loop(self, tile) -> WalkLoop:
+        copies = replace(
+            self.copies, half=self.copies.half.moved(tile), refill=self.copies.refill.moved(tile)
+        )
+        groups = (self.stages + (SCALE_GROUP - 1)) >> 3
+        return WalkLoop(
+            self.spec,
+            self.reader,
+            copies,
+            self.wave,
+            stages=self.stages,
+            first=tile * groups * SCALE_GROUP,
+            more=tile + 1 < self.tiles,
+            departure=self.store_at(tile - 1).departure(tile > fx.Int32(0)),
+        )
