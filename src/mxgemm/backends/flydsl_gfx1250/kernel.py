@@ -29,6 +29,8 @@ Limits     K % 32 == 0, any M, N >= 1; the copies' extents are the only bounds c
            split K is a whole number of scale groups.
 """
 
+from dataclasses import replace
+
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 from flydsl.expr import gpu, rocdl
@@ -43,7 +45,7 @@ from mxgemm.backends.flydsl_gfx1250.kloop import (
     zeros,
 )
 from mxgemm.backends.flydsl_gfx1250.operand import FragmentReader, OperandView
-from mxgemm.backends.flydsl_gfx1250.registers import address, pick, wave_index
+from mxgemm.backends.flydsl_gfx1250.registers import Parking, address, pick, wave_index
 from mxgemm.backends.flydsl_gfx1250.store import OutputArgs, TileStore
 from mxgemm.backends.flydsl_gfx1250.walk import Walk
 
@@ -151,6 +153,22 @@ def build_gemm(spec: KernelSpec):
                 column=b_view.row0 + column + moved,
             )
 
+        parking = Parking()
+        parked = [parking.put(v) for v in (args.out, out_pitch, m, n, a_view.row0 + row, b_view.row0 + column, walk_rows)]
+
+        def parked_store_at(i):
+            out_, pitch_, m_, n_, row_, column_, walk_rows_ = [p() for p in parked]
+            return TileStore(
+                spec,
+                replace(args, out=out_, out_pitch=pitch_),
+                lane=lane,
+                wave=wave,
+                m=m_,
+                n=n_,
+                row=row_,
+                column=column_ + i * walk_rows_,
+            )
+
         loop = KLoop(spec, reader, copies, wave)
         step, last_but_one = loop.step, loop.last_but_one
         stages = a_view.stages
@@ -168,7 +186,8 @@ def build_gemm(spec: KernelSpec):
                 stages=stages,
                 last_blocks=blocks - before,
                 tiles=pick(is_short, walk_tiles - 1, walk_tiles),
-                store_at=lambda i: store_at(i * walk_rows),
+                store_at=parked_store_at,
+                parking=parking,
             )
             walk.run(registers)
         else:

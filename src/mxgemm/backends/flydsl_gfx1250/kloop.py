@@ -3,7 +3,7 @@
 `kernel` draws its timeline. A step works on one data stage, which holds one or two K tiles.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flydsl.expr as fx
@@ -174,59 +174,55 @@ class TileReader:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What this wave copies.
+    """What this wave copies, all of one operand.
 
     Attributes:
-        half: half of an operand's codes, in every stage but the last of a scale group.
-        refill: in that one, an operand's codes whole, or its scales.
-        scales: the scales that this wave copies in the prologue.
-        copies_scales: i1, whether `refill` is scales.
+        half: half of the operand's codes, the upper one in odd waves.
+        scales: its scales.
+        odd_wave: i1.
         scale_stage_bytes: between the scale stages.
         group_stages: data stages of a scale group.
     """
 
     half: Source
-    refill: Source
     scales: Source
-    copies_scales: Any
+    odd_wave: Any
     scale_stage_bytes: int
     group_stages: int
 
     @classmethod
     def of(cls, wave, a: OperandView, b: OperandView) -> "Copies":
         """Return the copies of wave number `wave` of four."""
-        odd, upper = (wave & 1) == fx.Int32(1), wave >= fx.Int32(2)
-        all_rows = fx.Int32(0)
-        scales = pick_source(odd, b.scales_source(), a.scales_source())
-        whole = pick_source(odd, b.codes_source(all_rows, 1), a.codes_source(all_rows, 1))
+        takes_b, part = wave >= fx.Int32(2), wave & 1
         return cls(
-            half=pick_source(upper, b.codes_source(wave & 1, 2), a.codes_source(wave & 1, 2)),
-            refill=pick_source(upper, scales, whole),
-            scales=scales,
-            copies_scales=upper,
+            half=pick_source(takes_b, b.codes_source(part, 2), a.codes_source(part, 2)),
+            scales=pick_source(takes_b, b.scales_source(), a.scales_source()),
+            odd_wave=part == fx.Int32(1),
             scale_stage_bytes=a.scale_stage_bytes,
             group_stages=SCALE_GROUP // a.stage_tiles,
         )
 
-    def due(self, number, ahead: int, stage, first=0):
-        """Return this wave's copies, which of them is due in data stage `number`, and where it
-        goes: the one for stage `number + ahead`, to `stage`, or where `number` is the last of its
-        scale group what comes instead. `first` is the number of the first scale group.
-        """
+    def ends_group(self, number):
+        """Return whether data stage `number` is the last of a whole scale group."""
         last = self.group_stages - 1
-        is_last = (number & last) == fx.Int32(last)
-        index, offset = self.due_last(number, ahead, stage, first)
-        source = pick_source(is_last, self.refill, self.half)
-        return source, pick(is_last, index, number + ahead), pick(is_last, offset, stage)
+        return (number & last) == fx.Int32(last)
 
-    def due_last(self, number, ahead: int, stage, first=0):
-        """Return which copy of `refill` is due in the last stage of a scale group, and where it
-        goes.
+    def due(self, number, ahead: int, stage, is_last, first=0):
+        """Return copies, which of them is due in data stage `number`, and where it goes.
+
+        Args:
+            number: of the stage at `stage`, which may be filled.
+            ahead: the codes due are those of stage `number + ahead`.
+            is_last: i1, whether `number` is the last of its scale group. Then even waves copy the
+                codes whole, and odd ones the scales of the group after next.
+            first: number of the scale group of stage 0.
         """
+        is_scales = pick(is_last, self.odd_wave, fx.Boolean(0))
         group = (number >> (self.group_stages.bit_length() - 1)) + SCALE_STAGES
         scale_stage = ((group + first) & (SCALE_STAGES - 1)) * self.scale_stage_bytes
-        index = pick(self.copies_scales, group, number + ahead)
-        return index, pick(self.copies_scales, scale_stage, stage)
+        rows = pick(is_last, self.half.tile_rows * 2, self.half.tile_rows)
+        source = pick_source(is_scales, self.scales, replace(self.half, tile_rows=rows))
+        return source, pick(is_scales, group, number + ahead), pick(is_scales, scale_stage, stage)
 
 
 class KLoop:
@@ -243,7 +239,7 @@ class KLoop:
 
     def begin(self):
         """Send what fills all stages and return the registers of K tile 0."""
-        group = self.wave >> 1
+        group = self.wave & 1
         self.copies.scales.load(group, group * self.copies.scale_stage_bytes)
         for stage in range(self.ahead):
             self.copies.half.load(fx.Int32(stage), fx.Int32(stage * self.stage_bytes))
@@ -326,8 +322,9 @@ class KLoop:
     def _send(self, number, stage, odd: int) -> None:
         """Start the copy that is due in data stage `number` at `stage`."""
         if odd:
-            source, index, offset = self.copies.due(number, self.ahead, stage)
-            source.load(index, offset)
+            is_last = self.copies.ends_group(number)
+            source, *where = self.copies.due(number, self.ahead, stage, is_last)
+            source.load(*where)
         else:
             self.copies.half.load(number + self.ahead, stage)
 

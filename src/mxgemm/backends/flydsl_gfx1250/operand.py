@@ -77,7 +77,7 @@ class Source:
         past = index >= self.limit
         index = pick(past, index - self.limit, index)
         source = self.moved(pick(past, fx.Int32(1), fx.Int32(0)))
-        source._transfer(index, stage_offset, pick(past, more, fx.Boolean(True))).load()
+        source._transfer(index, stage_offset, pick(past, more, fx.Boolean(1))).load()
 
     def store(self, index: Any, stage_offset: Any) -> None:
         """Start copy `index` the other way, from `stage_offset`."""

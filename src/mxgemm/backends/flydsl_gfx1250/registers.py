@@ -133,3 +133,33 @@ def when(condition, state, body):
         with ir.InsertionPoint(block):
             scf.YieldOp([as_ir_value(v) for v in values(state)])
     return [type(v)(x) for v, x in zip(state, branch.results, strict=True)]
+
+
+class Parking:
+    """Scalars that are needed once an output tile, in the lanes of one vector register: there are
+    106 scalar registers, and a K loop fills most of them.
+    """
+
+    def __init__(self) -> None:
+        self._register, self._used = fx.Int32(fx.thread_idx.x), 0
+
+    def put(self, value):
+        """Keep an Int32 or Int64, and return the function that fetches it; 32 words in all."""
+        if value.width != 2 * I32_BITS:
+            lane = self._put_word(value)
+            return lambda: self._word(lane)
+        low, high = self._put_word(low_word(value)), self._put_word(high_word(value))
+        return lambda: (
+            fx.Int64(fx.Uint32(self._word(low))) | fx.Int64(self._word(high)) << fx.Int64(I32_BITS)
+        )
+
+    def _put_word(self, value) -> int:
+        lane, self._used = self._used, self._used + 1
+        operands = [as_ir_value(v) for v in (value, fx.Int32(lane), self._register)]
+        self._register = fx.Int32(
+            llvm.call_intrinsic(T.i32, "llvm.amdgcn.writelane", operands, [], [])
+        )
+        return lane
+
+    def _word(self, lane: int):
+        return fx.Int32(rocdl.readlane(T.i32, as_ir_value(self._register), as_ir_value(fx.Int32(lane))))

@@ -22,7 +22,7 @@ from mxgemm.backends.flydsl_gfx1250.kloop import (
     zeros,
 )
 from mxgemm.backends.flydsl_gfx1250.operand import Source
-from mxgemm.backends.flydsl_gfx1250.registers import counted_loop, when
+from mxgemm.backends.flydsl_gfx1250.registers import Parking, counted_loop, when
 from mxgemm.backends.flydsl_gfx1250.store import TileStore
 
 
@@ -65,8 +65,7 @@ class WalkLoop(KLoop):
         """
 
         def send():
-            where = self.copies.due_last(self.stages - 1, self.ahead, stage, self.first >> 3)
-            self.copies.refill.load_on(*where, self.more)
+            self._send_due(self.stages - 1, stage, fx.Boolean(1))
 
         a, b = self.reader.fragments(registers, 0)
         a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
@@ -78,18 +77,35 @@ class WalkLoop(KLoop):
 
     def _send(self, number, stage, odd: int) -> None:
         if odd:
-            source, *where = self.copies.due(number, self.ahead, stage, self.first >> 3)
-            source.load_on(*where, self.more)
+            self._send_due(number, stage, self.copies.ends_group(number))
         else:
             self.copies.half.load_on(number + self.ahead, stage, self.more)
             part = number >> 1
             self.departure.store(part, part * self.departure_bytes)
 
+    def _send_due(self, number, stage, is_last) -> None:
+        source, *where = self.copies.due(number, self.ahead, stage, is_last, self.first >> 3)
+        source.load_on(*where, self.more)
+
     def _first_tile(self, number):
         return self.first + number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """Copies whose fields that depend on the output tile are parked."""
+
+    FIELDS = ("address", "columns", "rows")
+
+    def __init__(self, parking: Parking, source: Source) -> None:
+        self.source = source
+        self.parked = {name: parking.put(getattr(source, name)) for name in self.FIELDS}
+
+    def fetch(self) -> Source:
+        """Return the copies."""
+        return replace(self.source, **{name: fetch() for name, fetch in self.parked.items()})
+
+
+@dataclass(kw_only=True)
 class Walk:
     """What does not change from one output tile of a workgroup to the next.
 
@@ -100,6 +116,7 @@ class Walk:
         last_blocks: blocks that exist in its last one.
         tiles: output tiles of this workgroup.
         store_at: returns the way out of output tile i.
+        parking: for what a loop does not need.
     """
 
     spec: KernelSpec
@@ -110,9 +127,12 @@ class Walk:
     last_blocks: Any
     tiles: Any
     store_at: Callable[[Any], TileStore]
+    parking: Parking
 
     def run(self, registers) -> None:
         """Compute all output tiles; `registers` are those that `KLoop.begin` returns."""
+        self.half = Parked(self.parking, self.copies.half)
+        self.scales = Parked(self.parking, self.copies.scales)
         state = counted_loop(self.tiles, [fx.Int32(0), *registers], self._tile)
         assert state
         await_all()
@@ -152,7 +172,7 @@ class Walk:
 
     def _loop(self, tile) -> WalkLoop:
         copies = replace(
-            self.copies, half=self.copies.half.moved(tile), refill=self.copies.refill.moved(tile)
+            self.copies, half=self.half.fetch().moved(tile), scales=self.scales.fetch().moved(tile)
         )
         groups = (self.stages + (SCALE_GROUP - 1)) >> 3
         return WalkLoop(
