@@ -335,11 +335,6 @@ class KernelSpec:
         return self.loop_bytes if self.walks else 0
 
     @property
-    def departure_bytes(self) -> int:
-        """LDS bytes of the rows that leave at once during a walk."""
-        return DEPARTURE_ROWS * self.io_pitch_bytes(self.out_dtype)
-
-    @property
     def lds_bytes(self) -> int:
         """Dynamic LDS of a workgroup."""
         store_end = self.store_offset + self.tile.num_waves * self.wave_store_bytes

@@ -183,7 +183,6 @@ def build_gemm(spec: KernelSpec):
                 reader=reader,
                 copies=copies,
                 wave=wave,
-                stages=stages,
                 last_blocks=blocks - before,
                 tiles=pick(is_short, walk_tiles - 1, walk_tiles),
                 store_at=parked_store_at,

@@ -256,7 +256,7 @@ class KLoop:
         Returns totals, and position and registers of the next stage. `odd` is `number` modulo 2:
         only odd ones can be the last of their scale group.
         """
-        events = self._events(lambda: self._send(number, stage, odd), self.in_flight)
+        events = self._step_events(number, stage, odd)
         totals, registers = self._multiply_stage(totals, stage, registers, number, odd, events)
         return totals, self._next(stage), registers
 
@@ -304,10 +304,13 @@ class KLoop:
         totals, results = multiply(self.tile, totals, a, b, reads, events)
         return totals, self.reader.gather(results, registers)
 
-    def _events(self, send, in_flight: int):
-        """Return what happens between the matrix instructions of a stage's last K tile, by
-        number.
+    def _step_events(self, number, stage, odd: int):
+        """Return what happens between the matrix instructions of a step, by number in the last
+        K tile of data stage `number`.
         """
+        return self._events(lambda: self._send(number, stage, odd), self.in_flight)
+
+    def _events(self, send, in_flight: int):
 
         def release_and_send(_):
             await_all()

@@ -26,7 +26,7 @@ from mxgemm.backends.flydsl_gfx1250.config import (
     OperandForm,
     ScalesForm,
 )
-from mxgemm.backends.flydsl_gfx1250.registers import at_least_zero, lds_load, pick
+from mxgemm.backends.flydsl_gfx1250.registers import at_least_zero, lds_load, low_word, pick
 from mxgemm.backends.flydsl_gfx1250.tdm import Transfer, transfer_flags
 
 BLOCKS_A_TILE = TILE_K // BLOCK
@@ -37,8 +37,8 @@ BYTE_BITS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Copies number 0, 1, 2, ... of one kind; fields are Int32 but `address`, `step`, `row_pitch`
-    and `walk`, which are Int64.
+    """Copies number 0, 1, 2, ... of one kind; fields are Int32 but `address` and `walk`, which are
+    Int64. `step` and `row_pitch` may be.
 
     Attributes:
         address, step: of copy i, address + i * step.
@@ -79,10 +79,6 @@ class Source:
         source = self.moved(pick(past, fx.Int32(1), fx.Int32(0)))
         source._transfer(index, stage_offset, pick(past, more, fx.Boolean(1))).load()
 
-    def store(self, index: Any, stage_offset: Any) -> None:
-        """Start copy `index` the other way, from `stage_offset`."""
-        self._transfer(index, stage_offset, index < self.limit).store()
-
     def moved(self, tiles: Any) -> "Source":
         """Return the copies of the workgroup's output tile `tiles` tiles on."""
         return replace(
@@ -94,7 +90,7 @@ class Source:
 
     def _transfer(self, index: Any, stage_offset: Any, valid: Any) -> Transfer:
         return Transfer(
-            global_address=self.address + fx.Int64(index) * self.step,
+            global_address=self.address + fx.Int64(index) * fx.Int64(self.step),
             lds_address=self.lds_address + stage_offset,
             columns=self.columns - index * self.column_step,
             rows=self.rows - index * self.row_step,
@@ -191,8 +187,8 @@ class OperandView:
         tile_columns = row_bytes * form.group_rows
         return Source(
             address=self.codes + fx.Int64(first >> _log2(form.group_rows)) * self.codes_stride,
-            step=fx.Int64(tile_columns),
-            row_pitch=self.codes_stride,
+            step=fx.Int32(tile_columns),
+            row_pitch=low_word(self.codes_stride),
             columns=self.k_blocks * (CHUNK_BYTES * form.group_rows),
             column_step=fx.Int32(tile_columns),
             rows=_groups(self.rows - first, form.group_rows),
@@ -216,8 +212,8 @@ class OperandView:
         if self.form.scales is ScalesForm.K_MAJOR:
             return Source(
                 address=self.scales + fx.Int64(self.row0) * fx.Int64(WORD_BYTES),
-                step=self.scales_stride * fx.Int64(SCALE_GROUP),
-                row_pitch=self.scales_stride >> fx.Int64(2),
+                step=low_word(self.scales_stride) * SCALE_GROUP,
+                row_pitch=low_word(self.scales_stride) >> 2,
                 columns=_groups(rows, 1),
                 column_step=fx.Int32(0),
                 rows=self._k_tiles,
@@ -234,8 +230,8 @@ class OperandView:
             group_rows, columns = WAVE_LANES, self._k_tiles * (WORD_BYTES * WAVE_LANES)
         return Source(
             address=self.scales + fx.Int64(self.row0 >> _log2(group_rows)) * self.scales_stride,
-            step=fx.Int64(group_bytes * group_rows),
-            row_pitch=self.scales_stride,
+            step=fx.Int32(group_bytes * group_rows),
+            row_pitch=low_word(self.scales_stride),
             columns=columns,
             column_step=fx.Int32(group_bytes * group_rows),
             rows=_groups(rows, group_rows),

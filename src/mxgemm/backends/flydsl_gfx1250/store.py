@@ -9,7 +9,7 @@ code of an activation exists once. Inputs come and outputs go by the TDM, whose 
 bounds check. No other wave sees the piece, so there is no barrier here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flydsl.expr as fx
@@ -25,7 +25,6 @@ from mxgemm.backends.flydsl_gfx1250.config import (
     WMMA_ROWS,
     KernelSpec,
 )
-from mxgemm.backends.flydsl_gfx1250.operand import Source
 from mxgemm.backends.flydsl_gfx1250.registers import (
     at_least_zero,
     at_most,
@@ -77,6 +76,26 @@ def fuse(epilogue: Epilogue, args: OutputArgs, value, bias, aux, c):
     return d, z
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Copies of a pass in parts of some rows."""
+
+    whole: Transfer
+    spec: KernelSpec
+
+    def send(self, part) -> None:
+        """Start the copy of part `part`, of nothing after the last one."""
+        first = part * DEPARTURE_ROWS
+        pitch = self.whole.row_pitch * fx.Int64(DEPARTURE_ROWS * self.spec.out_dtype.itemsize)
+        replace(
+            self.whole,
+            global_address=self.whole.global_address + fx.Int64(part) * pitch,
+            lds_address=self.whole.lds_address
+            + first * self.spec.io_pitch_bytes(self.spec.out_dtype),
+            rows=at_least_zero(self.whole.rows - first),
+        ).store()
+
+
 class TileStore:
     """One wave's way out: rows `row` .. and columns `column` .. of an m x n output."""
 
@@ -122,25 +141,11 @@ class TileStore:
         """Start the copy of what a walk leaves in LDS, the last pass."""
         self._transfer("out", self._last_pass).store()
 
-    def departure(self, exists) -> Source:
-        """Return the copies of the last pass, some rows at once; none unless `exists`."""
-        whole, rows = self._transfer("out", self._last_pass), DEPARTURE_ROWS
-        itemsize = fx.Int64(self.spec.out_dtype.itemsize)
-        parts = at_most((whole.rows + (rows - 1)) // rows, self.spec.pass_rows // rows)
-        return Source(
-            address=whole.global_address,
-            step=whole.row_pitch * fx.Int64(rows) * itemsize,
-            row_pitch=whole.row_pitch,
-            columns=whole.columns,
-            column_step=fx.Int32(0),
-            rows=whole.rows,
-            row_step=fx.Int32(rows),
-            tile_columns=fx.Int32(whole.tile_columns),
-            tile_rows=fx.Int32(rows),
-            lds_address=whole.lds_address,
-            flags=fx.Int32(whole.flags),
-            limit=pick(exists, parts, fx.Int32(0)),
-        )
+    def departure(self, exists) -> Departure:
+        """Return the copies of the last pass, some rows at once; of nothing unless `exists`."""
+        whole = self._transfer("out", self._last_pass)
+        rows = pick(exists, at_most(whole.rows, self.spec.pass_rows), fx.Int32(0))
+        return Departure(replace(whole, rows=rows, tile_rows=DEPARTURE_ROWS), self.spec)
 
     def _fused(self, totals, slice_row) -> None:
         epilogue, rows = self.spec.epilogue, self.spec.pass_rows

@@ -23,7 +23,7 @@ from mxgemm.backends.flydsl_gfx1250.kloop import (
 )
 from mxgemm.backends.flydsl_gfx1250.operand import Source
 from mxgemm.backends.flydsl_gfx1250.registers import Parking, counted_loop, when
-from mxgemm.backends.flydsl_gfx1250.store import TileStore
+from mxgemm.backends.flydsl_gfx1250.store import Departure, TileStore
 
 
 class WalkLoop(KLoop):
@@ -31,7 +31,6 @@ class WalkLoop(KLoop):
 
     Args:
         spec, reader, copies, wave: as in `KLoop`.
-        stages: data stages of an output tile, 10 or more.
         first: number in the stream of the tile's first K tile, a multiple of the scale group.
         more: i1, whether another output tile follows.
         departure: copies of what the last output tile left in LDS.
@@ -44,20 +43,20 @@ class WalkLoop(KLoop):
         copies: Copies,
         wave: Any,
         *,
-        stages: Any,
         first: Any,
         more: Any,
-        departure: Source,
+        departure: Departure,
     ) -> None:
         super().__init__(spec, reader, copies, wave)
-        self.stages, self.first, self.more, self.departure = stages, first, more, departure
-        self.departure_bytes = spec.departure_bytes
+        self.first, self.more, self.departure = first, more, departure
+        self.stages = copies.half.limit
         self.in_flight += 1  # the departure, sent in every other stage
+        self.depart_at = self.tile.wmmas * 5 // 8
 
     @property
     def next_first(self) -> Any:
         """Number in the stream of the next output tile's first K tile."""
-        return self.first + ((self.stages + (SCALE_GROUP - 1)) >> 3) * SCALE_GROUP
+        return self.first + self.copies.scales.limit * SCALE_GROUP
 
     def last_step(self, totals, stage, registers, blocks):
         """Multiply the last stage, of which `blocks` blocks exist, and read the next output tile's
@@ -75,13 +74,17 @@ class WalkLoop(KLoop):
         totals, results = multiply(self.tile, totals, a, b, reads, events)
         return totals, self._next(stage), self.reader.gather(results)
 
+    def _step_events(self, number, stage, odd: int):
+        events = super()._step_events(number, stage, odd)
+        if not odd:
+            events[self.depart_at] = lambda _: self.departure.send(number >> 1)
+        return events
+
     def _send(self, number, stage, odd: int) -> None:
         if odd:
             self._send_due(number, stage, self.copies.ends_group(number))
         else:
             self.copies.half.load_on(number + self.ahead, stage, self.more)
-            part = number >> 1
-            self.departure.store(part, part * self.departure_bytes)
 
     def _send_due(self, number, stage, is_last) -> None:
         source, *where = self.copies.due(number, self.ahead, stage, is_last, self.first >> 3)
@@ -94,7 +97,7 @@ class WalkLoop(KLoop):
 class Parked:
     """Copies whose fields that depend on the output tile are parked."""
 
-    FIELDS = ("address", "columns", "rows")
+    FIELDS = ("address", "columns", "rows", "limit")
 
     def __init__(self, parking: Parking, source: Source) -> None:
         self.source = source
@@ -112,8 +115,7 @@ class Walk:
     Attributes:
         spec, reader, wave: as in `KLoop`.
         copies: of the first output tile.
-        stages: data stages of an output tile.
-        last_blocks: blocks that exist in its last one.
+        last_blocks: blocks that exist in the last data stage of an output tile.
         tiles: output tiles of this workgroup.
         store_at: returns the way out of output tile i.
         parking: for what a loop does not need.
@@ -123,7 +125,6 @@ class Walk:
     reader: TileReader
     copies: Copies
     wave: Any
-    stages: Any
     last_blocks: Any
     tiles: Any
     store_at: Callable[[Any], TileStore]
@@ -133,6 +134,7 @@ class Walk:
         """Compute all output tiles; `registers` are those that `KLoop.begin` returns."""
         self.half = Parked(self.parking, self.copies.half)
         self.scales = Parked(self.parking, self.copies.scales)
+        self.blocks = self.parking.put(self.last_blocks)
         state = counted_loop(self.tiles, [fx.Int32(0), *registers], self._tile)
         assert state
         await_all()
@@ -144,15 +146,15 @@ class Walk:
         """
         loop = self._loop(tile)
         carried = [*zeros(self.spec.tile), *state]
-        pairs = (self.stages - 1) >> 1
+        pairs = (loop.stages - 1) >> 1
         carried = counted_loop(pairs, carried, self._pair_body(loop))
 
         def last_but_one(carried):
             totals, stage, registers = loop.step(*self._parts(carried), pairs * 2, odd=0)
             return [*totals, stage, *self.reader.as_even(registers)]
 
-        carried = when(self.stages - pairs * 2 > fx.Int32(1), carried, last_but_one)
-        totals, stage, registers = loop.last_step(*self._parts(carried), self.last_blocks)
+        carried = when(loop.stages - pairs * 2 > fx.Int32(1), carried, last_but_one)
+        totals, stage, registers = loop.last_step(*self._parts(carried), self.blocks())
         self.store_at(tile).run(totals, None)
         return [stage, *registers]
 
@@ -174,14 +176,12 @@ class Walk:
         copies = replace(
             self.copies, half=self.half.fetch().moved(tile), scales=self.scales.fetch().moved(tile)
         )
-        groups = (self.stages + (SCALE_GROUP - 1)) >> 3
         return WalkLoop(
             self.spec,
             self.reader,
             copies,
             self.wave,
-            stages=self.stages,
-            first=tile * groups * SCALE_GROUP,
+            first=tile * copies.scales.limit * SCALE_GROUP,
             more=tile + 1 < self.tiles,
             departure=self.store_at(tile - 1).departure(tile > fx.Int32(0)),
         )
