@@ -154,7 +154,10 @@ def build_gemm(spec: KernelSpec):
             )
 
         parking = Parking()
-        parked = [parking.put(v) for v in (args.out, out_pitch, m, n, a_view.row0 + row, b_view.row0 + column, walk_rows)]
+        parked = [
+            parking.put(v)
+            for v in (args.out, out_pitch, m, n, a_view.row0 + row, b_view.row0 + column, walk_rows)
+        ]
 
         def parked_store_at(i):
             out_, pitch_, m_, n_, row_, column_, walk_rows_ = [p() for p in parked]

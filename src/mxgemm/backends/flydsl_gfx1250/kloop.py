@@ -26,12 +26,17 @@ from mxgemm.backends.flydsl_gfx1250.operand import (
     pick_source,
 )
 from mxgemm.backends.flydsl_gfx1250.registers import pick
+from mxgemm.backends.flydsl_gfx1250.tdm import Transfer
 
 WORKGROUP = -1
 """The workgroup's own barrier (CDNA5 ISA guide, S_BARRIER_SIGNAL)."""
 ACCUMULATOR = 8
 """FP32 values of a lane in one 16x16 result."""
 BLOCKS_A_TILE = TILE_K // BLOCK
+VALU, SALU, LDS_READ = 0x2, 0x4, 0x100
+"""Kinds of instructions (LLVM AMDGPU usage, llvm.amdgcn.sched.group.barrier)."""
+EVENTS = (2, 3, 15)
+"""When in a K tile release is signalled, a copy is sent and publish is signalled: sixteenths."""
 
 
 def signal() -> None:
@@ -53,6 +58,16 @@ def zeros(tile):
     return [Vector.filled(ACCUMULATOR, 0.0, fx.Float32)] * tile.wmmas
 
 
+def _interleave(wmmas: int) -> None:
+    """Ask for a few other instructions after each of the last `wmmas` matrix instructions, which
+    occupy the matrix pipe for four clocks each.
+    """
+    for _ in range(wmmas):
+        rocdl.sched_mfma(1)
+        for mask in (SALU, VALU, LDS_READ):
+            rocdl.sched_group_barrier(mask, 2 if mask == SALU else 1, 0)
+
+
 def multiply(tile, totals, a, b, reads=(), events=None):
     """Return the totals after one K tile, and the results of `reads`, issued evenly in between.
 
@@ -65,7 +80,7 @@ def multiply(tile, totals, a, b, reads=(), events=None):
         reads: functions, each one or two LDS loads.
         events: function by instruction number, called after it with the number of reads issued.
     """
-    totals, results, done = list(totals), [], 0
+    totals, results, done, fresh = list(totals), [], 0, 0
     for i in range(tile.fragments_m):
         columns = range(tile.fragments_n)
         for j in reversed(columns) if i % 2 else columns:
@@ -82,12 +97,16 @@ def multiply(tile, totals, a, b, reads=(), events=None):
                     scaleBType=i % 2,
                 )
             )
-            done += 1
+            done, fresh = done + 1, fresh + 1
             due = -(-len(reads) * done // tile.wmmas)
             results += [read() for read in reads[len(results) : due]]
             if events is not None and done in events:
+                _interleave(fresh)
+                fresh = 0
                 events[done](len(results))
         # Regions keep the order written here; inside one the compiler may still move.
+        _interleave(fresh)
+        fresh = 0
         rocdl.sched_barrier(0)
     return totals, results
 
@@ -150,7 +169,9 @@ class TileReader:
             old = self.registers(old)
             return Registers(a_codes, b_codes, old.a_words, old.b_words).flat()
         b_words, a_words = scales[: n // 2], scales[n // 2 :]
-        a_words, b_words = ([list(w) for w in zip(*words, strict=True)] for words in (a_words, b_words))
+        a_words, b_words = (
+            [list(w) for w in zip(*words, strict=True)] for words in (a_words, b_words)
+        )
         return Registers(a_codes, b_codes, a_words, b_words).flat()
 
     def registers(self, flat) -> Registers:
@@ -233,9 +254,9 @@ class KLoop:
         self.reader, self.copies, self.wave = reader, copies, wave
         self.ahead = spec.tile.num_stages
         self.in_flight = self.ahead - 2
-        self.release_at = spec.tile.wmmas * 3 // 16
-        self.send_at = spec.tile.wmmas * 5 // 16
-        self.publish_at = spec.tile.wmmas * 7 // 8
+        self.release_at, self.send_at, self.publish_at = (
+            spec.tile.wmmas * sixteenths // 16 for sixteenths in EVENTS
+        )
 
     def begin(self):
         """Send what fills all stages and return the registers of K tile 0."""
@@ -308,28 +329,29 @@ class KLoop:
         """Return what happens between the matrix instructions of a step, by number in the last
         K tile of data stage `number`.
         """
-        return self._events(lambda: self._send(number, stage, odd), self.in_flight)
+        return self._events(lambda: self._due(number, stage, odd), self.in_flight)
 
-    def _events(self, send, in_flight: int):
+    def _events(self, due, in_flight: int):
+        made = []
 
-        def release_and_send(_):
+        def send(_):
             await_all()
-            send()
+            made[0].load()
 
         return {
+            1: lambda _: made.append(due().ready()),
             self.release_at: self._release,
-            self.send_at: release_and_send,
+            self.send_at: send,
             self.publish_at: lambda _: self._publish(in_flight),
         }
 
-    def _send(self, number, stage, odd: int) -> None:
-        """Start the copy that is due in data stage `number` at `stage`."""
-        if odd:
-            is_last = self.copies.ends_group(number)
-            source, *where = self.copies.due(number, self.ahead, stage, is_last)
-            source.load(*where)
-        else:
-            self.copies.half.load(number + self.ahead, stage)
+    def _due(self, number, stage, odd: int) -> Transfer:
+        """Return the copy that is due in data stage `number` at `stage`."""
+        if not odd:
+            return self.copies.half.copy(number + self.ahead, stage)
+        is_last = self.copies.ends_group(number)
+        source, *where = self.copies.due(number, self.ahead, stage, is_last)
+        return source.copy(*where)
 
     def _first_tile(self, number):
         """Return which K tile of the scale stages is the first of data stage `number`."""

@@ -68,16 +68,20 @@ class Source:
 
     def load(self, index: Any, stage_offset: Any) -> None:
         """Start copy `index` into the stage at `stage_offset`."""
-        self._transfer(index, stage_offset, index < self.limit).load()
+        self.copy(index, stage_offset).load()
 
-    def load_on(self, index: Any, stage_offset: Any, more: Any) -> None:
-        """Start copy `index`, which after the last one counts those of the next output tile; `more`
-        says whether there is one.
+    def copy(self, index: Any, stage_offset: Any) -> Transfer:
+        """Return copy `index` into the stage at `stage_offset`."""
+        return self._transfer(index, stage_offset, index < self.limit)
+
+    def copy_on(self, index: Any, stage_offset: Any, more: Any) -> Transfer:
+        """Return copy `index`, which after the last one counts those of the next output tile;
+        `more` says whether there is one.
         """
         past = index >= self.limit
         index = pick(past, index - self.limit, index)
         source = self.moved(pick(past, fx.Int32(1), fx.Int32(0)))
-        source._transfer(index, stage_offset, pick(past, more, fx.Boolean(1))).load()
+        return source._transfer(index, stage_offset, pick(past, more, fx.Boolean(1)))
 
     def moved(self, tiles: Any) -> "Source":
         """Return the copies of the workgroup's output tile `tiles` tiles on."""

@@ -162,4 +162,6 @@ class Parking:
         return lane
 
     def _word(self, lane: int):
-        return fx.Int32(rocdl.readlane(T.i32, as_ir_value(self._register), as_ir_value(fx.Int32(lane))))
+        return fx.Int32(
+            rocdl.readlane(T.i32, as_ir_value(self._register), as_ir_value(fx.Int32(lane)))
+        )

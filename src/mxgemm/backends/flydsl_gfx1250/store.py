@@ -35,7 +35,7 @@ from mxgemm.backends.flydsl_gfx1250.registers import (
     pick,
     widen,
 )
-from mxgemm.backends.flydsl_gfx1250.tdm import Transfer, transfer_flags
+from mxgemm.backends.flydsl_gfx1250.tdm import Descriptor, Transfer, transfer_flags
 from mxgemm.epilogue import Epilogue
 
 ELEMENTS = {torch.float32: fx.Float32, torch.bfloat16: fx.BFloat16, torch.float16: fx.Float16}
@@ -83,17 +83,17 @@ class Departure:
     whole: Transfer
     spec: KernelSpec
 
-    def send(self, part) -> None:
-        """Start the copy of part `part`, of nothing after the last one."""
+    def part(self, part) -> Descriptor:
+        """Return the copy of part `part`, of nothing after the last one."""
         first = part * DEPARTURE_ROWS
         pitch = self.whole.row_pitch * fx.Int64(DEPARTURE_ROWS * self.spec.out_dtype.itemsize)
-        replace(
+        return replace(
             self.whole,
             global_address=self.whole.global_address + fx.Int64(part) * pitch,
             lds_address=self.whole.lds_address
             + first * self.spec.io_pitch_bytes(self.spec.out_dtype),
             rows=at_least_zero(self.whole.rows - first),
-        ).store()
+        ).ready()
 
 
 class TileStore:

@@ -89,15 +89,34 @@ class Transfer:
             return [self.row_pitch, 0]
         return [low_word(self.row_pitch), high_word(self.row_pitch) & fx.Int32(HALF_MASK)]
 
+    def ready(self) -> "Descriptor":
+        """Return the copy with its descriptor made, to be started later."""
+        return Descriptor(self._groups())
+
     def load(self) -> None:
         """Start the copy from global memory to LDS."""
-        rocdl.tensor_load_to_lds(*self._groups(), 0)
+        self.ready().load()
 
     def store(self) -> None:
         """Start the copy from LDS to global memory; LDS padding is not skipped, so the tile's
         columns must include it.
         """
-        rocdl.tensor_store_from_lds(*self._groups(), 0)
+        self.ready().store()
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A copy in scalar registers."""
+
+    groups: list[Any]
+
+    def load(self) -> None:
+        """Start it from global memory to LDS."""
+        rocdl.tensor_load_to_lds(*self.groups, 0)
+
+    def store(self) -> None:
+        """Start it from LDS to global memory."""
+        rocdl.tensor_store_from_lds(*self.groups, 0)
 
 
 def _upper_half(value: Any) -> Any:

@@ -24,6 +24,7 @@ from mxgemm.backends.flydsl_gfx1250.kloop import (
 from mxgemm.backends.flydsl_gfx1250.operand import Source
 from mxgemm.backends.flydsl_gfx1250.registers import Parking, counted_loop, when
 from mxgemm.backends.flydsl_gfx1250.store import Departure, TileStore
+from mxgemm.backends.flydsl_gfx1250.tdm import Transfer
 
 
 class WalkLoop(KLoop):
@@ -63,32 +64,31 @@ class WalkLoop(KLoop):
         first; return totals, and position and registers of that one.
         """
 
-        def send():
-            self._send_due(self.stages - 1, stage, fx.Boolean(1))
+        def due():
+            return self._group_due(self.stages - 1, stage, fx.Boolean(1))
 
         a, b = self.reader.fragments(registers, 0)
         a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
         await_all()
         reads = self.reader.reads(self._next(stage), 0, self.next_first)
-        events = self._events(send, self.in_flight - 1)
+        events = self._events(due, self.in_flight - 1)
         totals, results = multiply(self.tile, totals, a, b, reads, events)
         return totals, self._next(stage), self.reader.gather(results)
 
     def _step_events(self, number, stage, odd: int):
         events = super()._step_events(number, stage, odd)
         if not odd:
-            events[self.depart_at] = lambda _: self.departure.send(number >> 1)
+            events[self.depart_at] = lambda _: self.departure.part(number >> 1).store()
         return events
 
-    def _send(self, number, stage, odd: int) -> None:
+    def _due(self, number, stage, odd: int) -> Transfer:
         if odd:
-            self._send_due(number, stage, self.copies.ends_group(number))
-        else:
-            self.copies.half.load_on(number + self.ahead, stage, self.more)
+            return self._group_due(number, stage, self.copies.ends_group(number))
+        return self.copies.half.copy_on(number + self.ahead, stage, self.more)
 
-    def _send_due(self, number, stage, is_last) -> None:
+    def _group_due(self, number, stage, is_last) -> Transfer:
         source, *where = self.copies.due(number, self.ahead, stage, is_last, self.first >> 3)
-        source.load_on(*where, self.more)
+        return source.copy_on(*where, self.more)
 
     def _first_tile(self, number):
         return self.first + number
