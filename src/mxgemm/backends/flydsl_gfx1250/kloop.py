@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import flydsl.expr as fx
@@ -33,8 +34,6 @@ WORKGROUP = -1
 ACCUMULATOR = 8
 """FP32 values of a lane in one 16x16 result."""
 BLOCKS_A_TILE = TILE_K // BLOCK
-VALU, SALU, LDS_READ = 0x2, 0x4, 0x100
-"""Kinds of instructions (LLVM AMDGPU usage, llvm.amdgcn.sched.group.barrier)."""
 EVENTS = (2, 3, 15)
 """When in a K tile release is signalled, a copy is sent and publish is signalled: sixteenths."""
 
@@ -58,16 +57,6 @@ def zeros(tile):
     return [Vector.filled(ACCUMULATOR, 0.0, fx.Float32)] * tile.wmmas
 
 
-def _interleave(wmmas: int) -> None:
-    """Ask for a few other instructions after each of the last `wmmas` matrix instructions, which
-    occupy the matrix pipe for four clocks each.
-    """
-    for _ in range(wmmas):
-        rocdl.sched_mfma(1)
-        for mask in (SALU, VALU, LDS_READ):
-            rocdl.sched_group_barrier(mask, 2 if mask == SALU else 1, 0)
-
-
 def multiply(tile, totals, a, b, reads=(), events=None):
     """Return the totals after one K tile, and the results of `reads`, issued evenly in between.
 
@@ -80,7 +69,7 @@ def multiply(tile, totals, a, b, reads=(), events=None):
         reads: functions, each one or two LDS loads.
         events: function by instruction number, called after it with the number of reads issued.
     """
-    totals, results, done, fresh = list(totals), [], 0, 0
+    totals, results, done = list(totals), [], 0
     for i in range(tile.fragments_m):
         columns = range(tile.fragments_n)
         for j in reversed(columns) if i % 2 else columns:
@@ -97,16 +86,12 @@ def multiply(tile, totals, a, b, reads=(), events=None):
                     scaleBType=i % 2,
                 )
             )
-            done, fresh = done + 1, fresh + 1
+            done += 1
             due = -(-len(reads) * done // tile.wmmas)
             results += [read() for read in reads[len(results) : due]]
             if events is not None and done in events:
-                _interleave(fresh)
-                fresh = 0
                 events[done](len(results))
         # Regions keep the order written here; inside one the compiler may still move.
-        _interleave(fresh)
-        fresh = 0
         rocdl.sched_barrier(0)
     return totals, results
 
@@ -124,7 +109,7 @@ class Registers:
 
     def flat(self) -> list[Any]:
         """Return all values."""
-        return [*self.a_codes, *self.b_codes, *sum(self.a_words, []), *sum(self.b_words, [])]
+        return list(chain(self.a_codes, self.b_codes, *self.a_words, *self.b_words))
 
     @classmethod
     def of(cls, flat: list[Any], m: int, n: int) -> "Registers":
@@ -200,14 +185,17 @@ class Copies:
     Attributes:
         half: half of the operand's codes, the upper one in odd waves.
         scales: its scales.
-        odd_wave: i1.
+        refill: what is copied in the last stage of a scale group: the codes whole in even waves,
+            scales in odd ones.
+        refills_scales: i1.
         scale_stage_bytes: between the scale stages.
         group_stages: data stages of a scale group.
     """
 
     half: Source
     scales: Source
-    odd_wave: Any
+    refill: Source
+    refills_scales: Any
     scale_stage_bytes: int
     group_stages: int
 
@@ -215,35 +203,37 @@ class Copies:
     def of(cls, wave, a: OperandView, b: OperandView) -> "Copies":
         """Return the copies of wave number `wave` of four."""
         takes_b, part = wave >= fx.Int32(2), wave & 1
+        is_odd = part == fx.Int32(1)
+        half = pick_source(takes_b, b.codes_source(part, 2), a.codes_source(part, 2))
+        scales = pick_source(takes_b, b.scales_source(), a.scales_source())
         return cls(
-            half=pick_source(takes_b, b.codes_source(part, 2), a.codes_source(part, 2)),
-            scales=pick_source(takes_b, b.scales_source(), a.scales_source()),
-            odd_wave=part == fx.Int32(1),
+            half=half,
+            scales=scales,
+            refill=pick_source(is_odd, scales, replace(half, tile_rows=half.tile_rows * 2)),
+            refills_scales=is_odd,
             scale_stage_bytes=a.scale_stage_bytes,
             group_stages=SCALE_GROUP // a.stage_tiles,
         )
 
-    def ends_group(self, number):
-        """Return whether data stage `number` is the last of a whole scale group."""
-        last = self.group_stages - 1
-        return (number & last) == fx.Int32(last)
-
-    def due(self, number, ahead: int, stage, is_last, first=0):
+    def due(self, number, ahead: int, stage, *, ends_group: bool = False, first=0):
         """Return copies, which of them is due in data stage `number`, and where it goes.
 
         Args:
             number: of the stage at `stage`, which may be filled.
             ahead: the codes due are those of stage `number + ahead`.
-            is_last: i1, whether `number` is the last of its scale group. Then even waves copy the
-                codes whole, and odd ones the scales of the group after next.
+            ends_group: whether `number` is the last of its scale group, wherever in it.
             first: number of the scale group of stage 0.
         """
-        is_scales = pick(is_last, self.odd_wave, fx.Boolean(0))
-        group = (number >> (self.group_stages.bit_length() - 1)) + SCALE_STAGES
+        last = self.group_stages - 1
+        group = (number >> last.bit_length()) + SCALE_STAGES
         scale_stage = ((group + first) & (SCALE_STAGES - 1)) * self.scale_stage_bytes
-        rows = pick(is_last, self.half.tile_rows * 2, self.half.tile_rows)
-        source = pick_source(is_scales, self.scales, replace(self.half, tile_rows=rows))
-        return source, pick(is_scales, group, number + ahead), pick(is_scales, scale_stage, stage)
+        index = pick(self.refills_scales, group, number + ahead)
+        offset = pick(self.refills_scales, scale_stage, stage)
+        if ends_group:
+            return self.refill, index, offset
+        is_last = (number & last) == fx.Int32(last)
+        source = pick_source(is_last, self.refill, self.half)
+        return source, pick(is_last, index, number + ahead), pick(is_last, offset, stage)
 
 
 class KLoop:
@@ -349,8 +339,7 @@ class KLoop:
         """Return the copy that is due in data stage `number` at `stage`."""
         if not odd:
             return self.copies.half.copy(number + self.ahead, stage)
-        is_last = self.copies.ends_group(number)
-        source, *where = self.copies.due(number, self.ahead, stage, is_last)
+        source, *where = self.copies.due(number, self.ahead, stage)
         return source.copy(*where)
 
     def _first_tile(self, number):

@@ -33,6 +33,7 @@ class WalkLoop(KLoop):
     Args:
         spec, reader, copies, wave: as in `KLoop`.
         first: number in the stream of the tile's first K tile, a multiple of the scale group.
+        groups: scale groups of an output tile.
         more: i1, whether another output tile follows.
         departure: copies of what the last output tile left in LDS.
     """
@@ -45,19 +46,20 @@ class WalkLoop(KLoop):
         wave: Any,
         *,
         first: Any,
+        groups: Any,
         more: Any,
         departure: Departure,
     ) -> None:
         super().__init__(spec, reader, copies, wave)
         self.first, self.more, self.departure = first, more, departure
-        self.stages = copies.half.limit
+        self.stages, self.groups = copies.half.limit, groups
         self.in_flight += 1  # the departure, sent in every other stage
         self.depart_at = self.tile.wmmas * 5 // 8
 
     @property
     def next_first(self) -> Any:
         """Number in the stream of the next output tile's first K tile."""
-        return self.first + self.copies.scales.limit * SCALE_GROUP
+        return self.first + self.groups * SCALE_GROUP
 
     def last_step(self, totals, stage, registers, blocks):
         """Multiply the last stage, of which `blocks` blocks exist, and read the next output tile's
@@ -65,7 +67,7 @@ class WalkLoop(KLoop):
         """
 
         def due():
-            return self._group_due(self.stages - 1, stage, fx.Boolean(1))
+            return self._group_due(self.stages - 1, stage, ends_group=True)
 
         a, b = self.reader.fragments(registers, 0)
         a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
@@ -83,11 +85,13 @@ class WalkLoop(KLoop):
 
     def _due(self, number, stage, odd: int) -> Transfer:
         if odd:
-            return self._group_due(number, stage, self.copies.ends_group(number))
+            return self._group_due(number, stage, ends_group=False)
         return self.copies.half.copy_on(number + self.ahead, stage, self.more)
 
-    def _group_due(self, number, stage, is_last) -> Transfer:
-        source, *where = self.copies.due(number, self.ahead, stage, is_last, self.first >> 3)
+    def _group_due(self, number, stage, *, ends_group: bool) -> Transfer:
+        source, *where = self.copies.due(
+            number, self.ahead, stage, ends_group=ends_group, first=self.first >> 3
+        )
         return source.copy_on(*where, self.more)
 
     def _first_tile(self, number):
@@ -133,7 +137,8 @@ class Walk:
     def run(self, registers) -> None:
         """Compute all output tiles; `registers` are those that `KLoop.begin` returns."""
         self.half = Parked(self.parking, self.copies.half)
-        self.scales = Parked(self.parking, self.copies.scales)
+        self.refill = Parked(self.parking, self.copies.refill)
+        self.groups = self.parking.put(self.copies.scales.limit)
         self.blocks = self.parking.put(self.last_blocks)
         state = counted_loop(self.tiles, [fx.Int32(0), *registers], self._tile)
         assert state
@@ -174,14 +179,16 @@ class Walk:
 
     def _loop(self, tile) -> WalkLoop:
         copies = replace(
-            self.copies, half=self.half.fetch().moved(tile), scales=self.scales.fetch().moved(tile)
+            self.copies, half=self.half.fetch().moved(tile), refill=self.refill.fetch().moved(tile)
         )
+        groups = self.groups()
         return WalkLoop(
             self.spec,
             self.reader,
             copies,
             self.wave,
-            first=tile * copies.scales.limit * SCALE_GROUP,
+            first=tile * groups * SCALE_GROUP,
+            groups=groups,
             more=tile + 1 < self.tiles,
             departure=self.store_at(tile - 1).departure(tile > fx.Int32(0)),
         )
