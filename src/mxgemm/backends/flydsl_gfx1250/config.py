@@ -216,6 +216,11 @@ class TileConfig:
         return f"{self.tile_m}x{self.tile_n}x{TILE_K * self.stage_tiles}/{waves}/{self.num_stages}s"
 
 
+def is_direct(epilogue: Epilogue) -> bool:
+    """Return whether an epilogue is at most a factor alpha."""
+    return epilogue in (IDENTITY, Epilogue(has_alpha=True))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSpec:
     """Everything that a GEMM kernel is specialized for; equal specs are one code object.
@@ -235,8 +240,8 @@ class KernelSpec:
     epilogue: Epilogue = IDENTITY
     walks: bool = False
 
-    # LDS of the K loop: 2 x (scales of A | scales of B), num_stages x (codes of A | codes of B). The
-    # data stages stand last, so that the highest byte in use is the same for every K.
+    # LDS of the K loop: 2 x (scales of A | scales of B), num_stages x (codes of A | codes of B).
+    # The data stages stand last, so that the highest byte in use is the same for every K.
 
     @property
     def b_scales_offset(self) -> int:
@@ -274,8 +279,8 @@ class KernelSpec:
 
     @property
     def is_direct(self) -> bool:
-        """Whether fragments go to the output without a second look: at most a factor alpha."""
-        return self.epilogue in (IDENTITY, Epilogue(has_alpha=True))
+        """Whether fragments go to the output without a second look."""
+        return is_direct(self.epilogue)
 
     def io_pitch_bytes(self, dtype: torch.dtype) -> int:
         """LDS bytes between rows of a wave's output piece: 16 bytes more than its columns, against
