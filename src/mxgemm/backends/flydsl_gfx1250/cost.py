@@ -42,8 +42,9 @@ COPY_STEPS = 1.75
 START_CLOCKS = 3000
 """Assumed: launch, first copies and the last store's latency."""
 EPILOGUE_CLOCKS = 700
-"""Instructions that a wave of 128x128 outputs issues between its K loops, one a clock: zeros,
-conversions, LDS stores."""
+"""Assumed: what a wave of 128x128 outputs issues between its K loops, one instruction a clock: 512
+zeros in pairs, conversions, LDS stores and switches of register banks.
+"""
 REDUCE_CLOCKS = 6000
 """Assumed: launch and latency of the kernel that sums splits."""
 FP32_BYTES = 4

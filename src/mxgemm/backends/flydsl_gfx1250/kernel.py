@@ -8,28 +8,31 @@ Operands   codes uint8, two E2M1 codes a byte, low nibble = even k, as plain row
            each form lies in LDS.
 Tile walk  grid (ceil(M/tile_m), ceil(N/tile_n), parts of K); K in tiles of 128. B's rows are the
            matrix instruction's A operand, so that a lane holds eight neighbouring columns of D.
+           Where a kernel `walks`, the grid is (ceil(M/tile_m), workgroups along N) and each takes
+           every so many output tiles as one stream; `walk` says how.
 Roles      All four waves compute, each a wave_m x wave_n piece. Waves 0 and 1 copy the halves of
-           A's codes, waves 2 and 3 those of B's. In every eighth K tile waves 0 and 1 copy A and B
-           whole, while waves 2 and 3 copy the scales of the group of eight K tiles after next.
-Pipelines  codes      3 stages; filled by the TDM (tensorcnt, then the *publish* barrier), emptied
-                      by LDS reads into registers (dscnt, then the *release* barrier)
+           A's codes, waves 2 and 3 those of B's. In the last stage of every group of eight K
+           tiles waves 0 and 2 copy both halves, while waves 1 and 3 copy the scales of the group
+           after next.
+Pipelines  codes      3 stages of one K tile, or of two where the tile is small; filled by the TDM
+                      (tensorcnt, then the *publish* barrier), emptied by LDS reads into
+                      registers (dscnt, then the *release* barrier)
            scales     2 stages of 8 K tiles, filled and emptied under the same waits and barriers
-           registers  2 sets; tile k+1 is read while tile k multiplies
-Timeline   prologue   send scale groups 0 and 1 and K tiles 0, 1, 2; read tile 0
-           K tile k   pass publish(k+1); multiply, with the reads of tile k+1 spread in between.
-                      At 3/16 all reads of tile k are done: signal release. At 5/16 pass release,
-                      send tile k+3 into the stage of tile k. At 7/8 tile k+2 is there: signal
-                      publish
-           drain      the last one or two tiles multiply without sending; scales past K masked
+           registers  2 sets; a K tile is read while the one before multiplies. Scale words are
+                      read for two K tiles at once
+Timeline   prologue   send scale groups 0 and 1 and stages 0, 1, 2; read the first K tile
+           stage s    in its last K tile: pass publish(s+1); multiply, with the reads of stage
+                      s+1 spread in between. At 2/16 all reads of stage s are done: signal
+                      release. At 3/16 pass release, send stage s+3 in the place of s. At 15/16
+                      stage s+2 is there: signal publish
+           drain      the last one or two stages multiply without sending; scales past K masked
            Both barriers are split, so that no wave waits for another's last instruction. Each wave
-           sends one transfer a K tile, two tiles before it waits for it, so one count fits all.
-LDS        scales of A | scales of B | 3 x (codes of A | codes of B); the same for every K. The
-           epilogue reuses it.
+           sends one transfer a stage, two stages before it waits for it, so one count fits all.
+LDS        2 x (scales of A | scales of B) | 3 x (codes of A | codes of B); the same for every K.
+           The epilogue reuses it, but in a walk has its own behind it.
 Limits     K % 32 == 0, any M, N >= 1; the copies' extents are the only bounds checks. A part of a
            split K is a whole number of scale groups.
 """
-
-from dataclasses import replace
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
@@ -47,7 +50,7 @@ from mxgemm.backends.flydsl_gfx1250.kloop import (
 from mxgemm.backends.flydsl_gfx1250.operand import FragmentReader, OperandView
 from mxgemm.backends.flydsl_gfx1250.registers import Parking, address, pick, wave_index
 from mxgemm.backends.flydsl_gfx1250.store import OutputArgs, TileStore
-from mxgemm.backends.flydsl_gfx1250.walk import Walk
+from mxgemm.backends.flydsl_gfx1250.walk import ParkedStore, Walk
 
 FP32_BYTES = 4
 
@@ -141,54 +144,32 @@ def build_gemm(spec: KernelSpec):
             beta=beta,
         )
 
-        def store_at(moved):
-            return TileStore(
-                spec,
-                args,
-                lane=lane,
-                wave=wave,
-                m=m,
-                n=n,
-                row=a_view.row0 + row,
-                column=b_view.row0 + column + moved,
-            )
-
-        parking = Parking()
-        parked = [
-            parking.put(v)
-            for v in (args.out, out_pitch, m, n, a_view.row0 + row, b_view.row0 + column, walk_rows)
-        ]
-
-        def parked_store_at(i):
-            out_, pitch_, m_, n_, row_, column_, walk_rows_ = [p() for p in parked]
-            return TileStore(
-                spec,
-                replace(args, out=out_, out_pitch=pitch_),
-                lane=lane,
-                wave=wave,
-                m=m_,
-                n=n_,
-                row=row_,
-                column=column_ + i * walk_rows_,
-            )
-
+        way_out = {
+            "lane": lane,
+            "wave": wave,
+            "m": m,
+            "n": n,
+            "row": a_view.row0 + row,
+            "column": b_view.row0 + column,
+        }
         loop = KLoop(spec, reader, copies, wave)
         step, last_but_one = loop.step, loop.last_but_one
         stages = a_view.stages
+        last_blocks = blocks - (stages - 1) * (BLOCKS_A_TILE * tile.stage_tiles)
 
         # Prologue
         registers = loop.begin()
-        before = (stages - 1) * (BLOCKS_A_TILE * tile.stage_tiles)
         if fx.const_expr(spec.walks):
             is_short = b_view.row0 + (walk_tiles - 1) * walk_rows >= n
+            parking = Parking()
             walk = Walk(
                 spec=spec,
                 reader=reader,
                 copies=copies,
                 wave=wave,
-                last_blocks=blocks - before,
+                last_blocks=last_blocks,
                 tiles=pick(is_short, walk_tiles - 1, walk_tiles),
-                store_at=parked_store_at,
+                store_at=ParkedStore(spec, parking, args, walk_rows, **way_out),
                 parking=parking,
             )
             walk.run(registers)
@@ -207,13 +188,13 @@ def build_gemm(spec: KernelSpec):
             await_all()
             if stages - pairs * 2 > fx.Int32(1):
                 totals, stage, registers = last_but_one(totals, stage, registers, pairs * 2)
-            totals = loop.last(totals, stage, registers, blocks - before)
+            totals = loop.last(totals, stage, registers, last_blocks)
 
             # Epilogue: LDS is free when every wave has read its last fragments. Copies past the
             # last stage may still be counted, but move nothing.
             rocdl.s_wait_dscnt(0)
             gpu.barrier()
-            store_at(fx.Int32(0)).run(totals, tile_x * tile.waves_m + wave_x)
+            TileStore(spec, args, **way_out).run(totals, tile_x * tile.waves_m + wave_x)
 
     @flyc.jit
     def launch(

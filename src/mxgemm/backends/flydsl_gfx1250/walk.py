@@ -2,11 +2,14 @@
 
 The copies of the next output tile follow those of this one without a gap, so that its first stages
 are in LDS when the last K tile of this one is multiplied; D goes to LDS of its own and leaves from
-there, a few rows in every other stage of the next tile. Between two tiles nothing is waited for;
-what the matrix pipes lose is the time in which the accumulators are converted and stored to LDS.
+there, a few rows in every other stage of the next tile. Between two tiles the matrix pipes lose the
+time in which the accumulators are converted and stored to LDS. Where D is too large for LDS at
+once, its first part is waited for there.
+
+A wave counts loads and stores together and they end in order, so the departing rows are few and
+come at fixed places: the waits of the K loop allow for one more transfer in flight.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,6 +115,31 @@ class Parked:
         return replace(self.source, **{name: fetch() for name, fetch in self.parked.items()})
 
 
+class ParkedStore:
+    """The ways out of a wave's output tiles, from parked values.
+
+    Args:
+        spec, args: as in `TileStore`.
+        parking: where values are parked.
+        walk_rows: columns of D from one output tile to the next.
+        way_out: the other arguments of the first tile's `TileStore`.
+    """
+
+    def __init__(self, spec: KernelSpec, parking: Parking, args, walk_rows, **way_out) -> None:
+        self.spec, self.args = spec, args
+        self.lane, self.wave = way_out.pop("lane"), way_out.pop("wave")
+        self.out = {name: parking.put(getattr(args, name)) for name in ("out", "out_pitch")}
+        self.way_out = {name: parking.put(value) for name, value in way_out.items()}
+        self.walk_rows = parking.put(walk_rows)
+
+    def __call__(self, tile) -> TileStore:
+        """Return the way out of output tile `tile`."""
+        args = replace(self.args, **{name: fetch() for name, fetch in self.out.items()})
+        way_out = {name: fetch() for name, fetch in self.way_out.items()}
+        way_out["column"] += tile * self.walk_rows()
+        return TileStore(self.spec, args, lane=self.lane, wave=self.wave, **way_out)
+
+
 @dataclass(kw_only=True)
 class Walk:
     """What does not change from one output tile of a workgroup to the next.
@@ -131,7 +159,7 @@ class Walk:
     wave: Any
     last_blocks: Any
     tiles: Any
-    store_at: Callable[[Any], TileStore]
+    store_at: ParkedStore
     parking: Parking
 
     def run(self, registers) -> None:
@@ -140,8 +168,7 @@ class Walk:
         self.refill = Parked(self.parking, self.copies.refill)
         self.groups = self.parking.put(self.copies.scales.limit)
         self.blocks = self.parking.put(self.last_blocks)
-        state = counted_loop(self.tiles, [fx.Int32(0), *registers], self._tile)
-        assert state
+        counted_loop(self.tiles, [fx.Int32(0), *registers], self._tile)
         await_all()
         self.store_at(self.tiles - 1).send_last_pass()
 
@@ -166,8 +193,8 @@ class Walk:
     def _pair_body(self, loop: WalkLoop):
         def body(pair, carried):
             even = pair * 2
-            carried = loop.step(*self._parts(carried), even, odd=0)
-            totals, stage, registers = loop.step(*carried, even + 1, odd=1)
+            totals, stage, registers = loop.step(*self._parts(carried), even, odd=0)
+            totals, stage, registers = loop.step(totals, stage, registers, even + 1, odd=1)
             return [*totals, stage, *registers]
 
         return body
