@@ -4,9 +4,10 @@
 
 All candidates of a shape run interleaved, in an order that is shuffled every round, since on this
 chip the same kernel differs by 20 % between cool and hot; what counts is the ratio of medians of
-one run. `large` times single calls with a flushed L2 cache (triton's do_bench); `middle` and
-`small` time CUDA graphs that rotate over several copies of the weight, so that nothing is resident.
-Every candidate's result is compared with the FP64 product of some rows before it is timed.
+one run. `large` times single calls with a flushed L2 cache (triton's do_bench), the largest ones
+on a chip that has settled at their power; `middle` and `small` time CUDA graphs that rotate over
+several copies of the weight, so that nothing is resident. Every candidate's result is compared
+with the FP64 product of some rows before it is timed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
 import triton
@@ -32,6 +34,7 @@ from mxgemm.matmul import problem_for
 from mxgemm.problem import Numerics
 from mxgemm.quantizers import cuda as quantizer
 from mxgemm.quantizers.options import QuantizeOptions
+from mxgemm.runtime import cuda_driver
 from mxgemm.tensor import MXTensor
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
@@ -42,11 +45,17 @@ LARGE = [
     (8192, 28672, 8192),
     (8192, 8192, 28672),
 ]
+HOT_FROM = 8192**3
+"""Products of m, n and k from here on are timed with `time_hot`."""
+
 SMALL_M = (1, 8, 16, 32, 64)
 MIDDLE_M = (128, 256, 512, 1024)
 WEIGHT = 8192
 WEIGHT_COPIES = 5
 CHECKED_ROWS = 64
+ACCURACY_SIZE = 1024
+ACCURACY_BARS = {Numerics.DEFAULT: 2e-4, Numerics.STRICT: 3e-6}
+"""Of ||D - exact||_F / ||exact||_F in FP32, before any output rounding."""
 LARGEST_ERROR = 4e-3
 """Of D against FP64, relative to |A| |B|: bfloat16 rounding and no more."""
 
@@ -93,8 +102,16 @@ def error_of(out: torch.Tensor, a: MXTensor, b: MXTensor) -> float:
     return float(((out[rows].double() - exact).abs() / magnitude).max())
 
 
-def time_call(call: Call) -> float:
-    return triton.testing.do_bench(call, warmup=8, rep=25, return_mode="median") * 1e3
+def time_call(call: Call, *, warmup_ms: int = 8, measured_ms: int = 25) -> float:
+    median = triton.testing.do_bench(call, warmup=warmup_ms, rep=measured_ms, return_mode="median")
+    return median * 1e3
+
+
+def time_hot(call: Call) -> float:
+    """As time_call, after the chip has settled at the power of this call: without, a call that
+    takes milliseconds is up to 10 % faster or slower for what ran before it.
+    """
+    return time_call(call, warmup_ms=80, measured_ms=60)
 
 
 def time_graph(calls: list[Call]) -> Callable[[], float]:
@@ -152,6 +169,10 @@ class Report:
                 file.write(json.dumps(row) + "\n")
         return medians
 
+    def note(self, section: str, values: dict[str, object]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"section": section, **values}) + "\n")
+
     def table(self, title: str, medians: dict[str, float], bases: list[str]) -> None:
         print(f"== {title}", flush=True)
         for name, value in medians.items():
@@ -191,7 +212,8 @@ def large(report: Report) -> None:
         if (m, n, k) in ((8192, 8192, 8192), (4096, 4096, 4096)):
             calls["triton_dot_scaled"] = backend_call(dot_scaled, a, b, out)
         errors = checked(calls, a, b, out)
-        timers = {name: functools.partial(time_call, call) for name, call in calls.items()}
+        timer = time_hot if m * n * k >= HOT_FROM else time_call
+        timers = {name: functools.partial(timer, call) for name, call in calls.items()}
         medians = report.measure("large", {"m": m, "n": n, "k": k}, timers, errors)
         bases = ["bf16", "cublas_promoted"]
         bases += ["triton_dot_scaled"] if "triton_dot_scaled" in medians else []
@@ -216,6 +238,7 @@ def graphs(report: Report, section: str, sizes: tuple[int, ...], copy_rate: floa
             "bf16": [matmul_call(wide_a, weight) for weight in wide],
             "packed": [backend_call(hopper, a, w, out) for w in packed],
             "packed_a_folded": [backend_call(hopper, folded_a, w, out) for w in packed],
+            "unprepared": [backend_call(hopper, a, w, out) for w in weights],
         }
         if m >= 16:
             calls["fp8"] = [cublas_call(folded_a, w) for w in folded]
@@ -242,6 +265,7 @@ def memory(report: Report) -> None:
         options = QuantizeOptions()
         tensor = mxgemm.quantize(x)
         folded = launch.fold_one(tensor, k)
+        plan = CudaHopper().plan(problem_for(tensor, tensor))
         stream = launch.cuda_driver.current_stream(0)
         where = (tensor, folded.folded.data_ptr(), folded.powers.data_ptr())
         source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
@@ -260,6 +284,14 @@ def memory(report: Report) -> None:
                 functools.partial(quantizer.quantize_both, x, k, rows, options),
                 rows * k * (2 + 17 / 16),
             ),
+            "quantize_to_folded": (
+                functools.partial(plan.quantize_a, x),
+                rows * k * (2 + 1 + 1 / 32),
+            ),
+            "quantize_then_fold": (
+                lambda: plan.prepare_a(mxgemm.quantize(x)),  # noqa: B023
+                rows * k * (2 + 1 + 1 / 32),
+            ),
         }
         timers = {name: functools.partial(time_call, call) for name, (call, _) in calls.items()}
         medians = report.measure("memory", {"rows": rows, "k": k}, timers, {})
@@ -273,22 +305,147 @@ def memory(report: Report) -> None:
             )
 
 
+def _blocks(k: int, powers: int) -> torch.Tensor:
+    """Gaussian rows whose blocks of 32 are times 2^U(-powers, powers)."""
+    values = torch.randn(ACCURACY_SIZE, k // 32, 32, device="cuda")
+    exponents = torch.randint(-powers, powers + 1, (ACCURACY_SIZE, k // 32, 1), device="cuda")
+    return (values * torch.exp2(exponents.float())).view(ACCURACY_SIZE, k)
+
+
+def _outlier_entries(k: int) -> torch.Tensor:
+    values, drawn = (torch.randn(ACCURACY_SIZE, k, device="cuda") for _ in range(2))
+    return torch.where(drawn > 3.09, values * 100, values)  # one in a thousand
+
+
+def _outlier_channels(k: int) -> torch.Tensor:
+    values = torch.randn(ACCURACY_SIZE, k, device="cuda")
+    values[:, torch.randperm(k, device="cuda")[: k // 256]] *= 1000
+    return values
+
+
+def _student(k: int) -> torch.Tensor:
+    """Student's t with 2 degrees of freedom: outliers of any size."""
+    squares = sum(torch.randn(ACCURACY_SIZE, k, device="cuda").square() for _ in range(2))
+    return torch.randn(ACCURACY_SIZE, k, device="cuda") / (squares / 2).sqrt()
+
+
+def _gauss(k: int) -> torch.Tensor:
+    return torch.randn(ACCURACY_SIZE, k, device="cuda")
+
+
+def _small_spread(k: int) -> torch.Tensor:
+    return (torch.rand(ACCURACY_SIZE, k, device="cuda") / 2 + 0.5) * torch.sign(_gauss(k))
+
+
+Source = Callable[[int], torch.Tensor]
+DATA: dict[str, tuple[Source, Source, tuple[int, ...]]] = {
+    "gauss": (_gauss, _gauss, (2048, 8192, 28672)),
+    "gauss, all positive": (
+        lambda k: _gauss(k).abs(),
+        lambda k: _gauss(k).abs(),
+        (2048, 8192, 28672),
+    ),
+    "uniform, small spread": (_small_spread, _small_spread, (8192,)),
+    "0.1 % entries x 100": (_outlier_entries, _outlier_entries, (8192,)),
+    "channels of A x 1000": (_outlier_channels, _gauss, (8192,)),
+    "student t(2)": (_student, _student, (8192,)),
+    "blocks x 2^U(-6, 6)": (lambda k: _blocks(k, 6), lambda k: _blocks(k, 6), (8192,)),
+    "blocks x 2^U(-12, 12)": (lambda k: _blocks(k, 12), lambda k: _blocks(k, 12), (8192,)),
+    "blocks of A x 2^U(-12, 12)": (lambda k: _blocks(k, 12), _gauss, (8192,)),
+}
+"""Sources of A and of B, and the k they are multiplied at."""
+
+
+def accuracy(report: Report) -> None:
+    """Error of FP32 output against FP64 of both numerics and every form of B, on every data set;"""
+    hopper = CudaHopper()
+    print(f"== error of D before output rounding, m = n = {ACCURACY_SIZE}", flush=True)
+    for name, (source_a, source_b, sizes) in DATA.items():
+        for k in sizes:
+            a, b = mxgemm.quantize(source_a(k)), mxgemm.quantize(source_b(k))
+            exact = _exact(a, b)
+            out = torch.empty_like(exact, dtype=torch.float32)
+            spread = [int((t.scales.amax(1).int() - t.scales.amin(1).int()).max()) for t in (a, b)]
+            found = {}
+            for numerics in Numerics:
+                plan = hopper.plan(problem_for(a, b, out_dtype=torch.float32, numerics=numerics))
+                plan.run(a, b, out.fill_(torch.nan), NO_ARGS)
+                error = float((out.double() - exact).norm() / exact.norm())
+                bar = ACCURACY_BARS[numerics]
+                found[str(numerics)] = error
+                verdict = "" if error <= bar else f"  MISSED, bar {bar:g}"
+                print(
+                    f"  {name:28s} k={k:5d} spread {spread[0]:2d} {spread[1]:2d} "
+                    f"{numerics:8s} {error:9.2e}{verdict}",
+                    flush=True,
+                )
+            report.note("accuracy", {"data": name, "k": k, "spread": spread, "errors": found})
+
+
+def _exact(a: MXTensor, b: MXTensor) -> torch.Tensor:
+    left, right = (mxgemm.dequantize(t, torch.float64, rotate_to_source=False) for t in (a, b))
+    return left @ right.t()
+
+
+def wide(report: Report) -> None:
+    """What rows wider than the window cost: none, every row of A, every row of both."""
+    hopper = CudaHopper()
+    m, n, k = 4096, 4096, 4096
+    a, b = operands(m, n, k)
+    wide_a, wide_b = (MXTensor.from_parts(t.codes, t.scales.clone()) for t in (a, b))
+    for tensor in (wide_a, wide_b):
+        tensor.scales[:, ::7] -= 16
+    out = torch.empty(m, n, dtype=BF16, device="cuda")
+    pairs = {"narrow": (a, b), "wide_a": (wide_a, b), "wide_both": (wide_a, wide_b)}
+    calls: dict[str, Call] = {}
+    errors: dict[str, float] = {}
+    for name, (x, y) in pairs.items():
+        made = {name: backend_call(hopper, keep_folded(x, "a"), keep_folded(y, "b"), out)}
+        errors |= checked(made, x, y, out)
+        calls |= made
+    calls["bf16"] = matmul_call(*(mxgemm.dequantize(t).to(BF16) for t in (a, b)))
+    timers = {name: functools.partial(time_call, call) for name, call in calls.items()}
+    medians = report.measure("wide", {"m": m, "n": n, "k": k}, timers, errors)
+    report.table(f"{m}x{n}x{k}, both folded, rows wider than the window", medians, ["narrow"])
+
+
 def overhead() -> None:
     """Host time of a call of a plan, nothing waited for."""
-    a, b = operands(16, 2048, 2048)
     hopper = CudaHopper()
-    packed = hopper.plan(problem_for(a, b)).prepare_b(b)
-    out = torch.empty(16, 2048, dtype=BF16, device="cuda")
-    for name, left in (("packed", a), ("packed_a_folded", keep_folded(a, "a"))):
-        call = backend_call(hopper, left, packed, out)
-        best = []
-        for _ in range(20):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(50):
-                call()
-            best.append((time.perf_counter() - start) / 50 * 1e6)
-        print(f"host time of a call, {name}: {statistics.median(best):.1f} us", flush=True)
+    calls: dict[str, Call] = {}
+    for m in (16, 1024):
+        a, b = operands(m, 2048, 2048)
+        packed = hopper.plan(problem_for(a, b)).prepare_b(b)
+        folded_a, folded_b = keep_folded(a, "a"), keep_folded(b, "b")
+        out = torch.empty(m, 2048, dtype=BF16, device="cuda")
+        pairs = {"packed": (a, packed), "packed_a_folded": (folded_a, packed)}
+        if m > 512:
+            pairs = {"both_packed": (a, b), "both_folded": (folded_a, folded_b)}
+        for name, (left, right) in pairs.items():
+            calls[f"m={m} {name}"] = backend_call(hopper, left, right, out)
+    for name, call in calls.items():
+        total = host_time(call)
+        # A function, since a mock that counts its calls takes longer than they do.
+        with mock.patch.object(cuda_driver, "_cu_launch_kernel_ex", _launch_nothing):
+            python = host_time(call)
+        print(f"host time of a call, {name}: {total:.1f} us, {python:.1f} without the driver's")
+
+
+def _launch_nothing() -> Callable[..., int]:
+    return lambda *_: 0
+
+
+def host_time(call: Call) -> float:
+    """Return the microseconds of host time that a call takes."""
+    call()
+    times = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(50):
+            call()
+        times.append((time.perf_counter() - start) / 50 * 1e6)
+    return statistics.median(times)
 
 
 def main() -> None:
@@ -297,7 +454,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--sections", default="overhead,small,middle,memory,large")
+    parser.add_argument("--sections", default="overhead,accuracy,small,middle,memory,wide,large")
     chosen = parser.parse_args()
     report = Report(chosen.out, chosen.rounds)
     rate = copy_rate()
@@ -305,6 +462,8 @@ def main() -> None:
     print(f"{device}, torch {torch.__version__}, copy {rate:.0f} GB/s", flush=True)
     sections: dict[str, Callable[[], None]] = {
         "overhead": overhead,
+        "accuracy": lambda: accuracy(report),
+        "wide": lambda: wide(report),
         "small": lambda: graphs(report, "small", SMALL_M, rate),
         "middle": lambda: graphs(report, "middle", MIDDLE_M, rate),
         "memory": lambda: memory(report),

@@ -2,9 +2,11 @@
 
     python benchmarks/noise_band.py --repeats 20 -o folder
 
-Each repeat is one run of a small suite in a fresh process, which also times exact copies and slowed
-copies of a variant. Then every run is compared with the one before it (false alarms), with the
-slowed copy put in the place of the original (10 % across runs), and within itself (5 %).
+Each repeat is one run of a small suite that also times exact copies and slowed copies of a variant.
+Every visit of a run is a process of its own, because where code and buffers lie in memory shifts a
+ratio for as long as a process lives. Then every run is compared with the one before it (false
+alarms), with the slowed copy put in the place of the original (10 % across runs), and within itself
+(5 %). Runs that are in the folder already are kept, so that the script may be stopped.
 """
 
 from __future__ import annotations
@@ -17,27 +19,26 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from mxgemm.bench import cases, compare, results, variants
+from mxgemm.bench import cases, compare, results, roofs, variants
 from mxgemm.bench.peers import PEERS
+from mxgemm.bench.runner import Runner
 from mxgemm.bench.variants import Variant, Work
 
 SUITE = {
     "suite": {
         "threads": 1,
         "baseline": "torch_fp32",
-        "variants": ["torch_fp32", "torch_bf16", "reference_fp32"],
-        "warm_up_seconds": 0.05,
-        "sample_seconds": 0.0005,
-        "seconds_per_case": 1.5,
-        "rounds": [15, 200],
-        "visits": 4,
+        "warm_up_seconds": 0.03,
+        "sample_seconds": 0.002,
+        "seconds_per_case": 0.3,
+        "rounds": [9, 60],
+        "max_call_seconds": 1.0,
     },
     "cases": [
-        {"kind": "square", "sizes": [32, 64, 96]},
-        {"kind": "gemm", "pass": "decode", "m": [1, 4], "n": [64], "k": [128]},
+        {"kind": "square", "sizes": [256, 320, 384]},
+        {"kind": "gemm", "pass": "decode", "m": [1, 4, 8], "n": [1024], "k": [1024]},
     ],
 }
-SUBJECT = "reference_fp32"
 COPIES = {"copy": 1.0, "slowed_5": 1.05, "slowed_10": 1.10}
 
 
@@ -70,18 +71,18 @@ class Slowed(Variant):
         return replace(work, make=make)
 
 
-def one_run(path: Path) -> None:
-    """Run the suite with the copies and write its rows."""
-    from mxgemm.bench.runner import Runner
-
+def one_visit(path: Path, visit: int, subject: str) -> None:
+    """Make one visit of the suite with the copies and append its rows."""
     suite = cases.parse(SUITE, "noise_band")
-    subject = variants.get(SUBJECT)
     for name, factor in COPIES.items():
-        PEERS[name] = Slowed(subject, name, factor)
-    suite = replace(suite, variants=(*suite.variants, *COPIES))
+        PEERS[name] = Slowed(variants.get(subject), name, factor)
+    # Nothing here is compared with a roof.
+    roofs.measure = lambda device, clock: roofs.Roofs({"none": 1.0}, {"float32": 1.0})
+    names = (suite.baseline, subject, *COPIES)
+    suite = replace(suite, variants=names, visits=visit + 1)
     writer = results.RowWriter(path)
-    writer.open(resume=False)
-    Runner(suite).execute(writer)
+    done = writer.open(resume=True)
+    Runner(suite).execute(writer, done)
 
 
 def plain(rows):
@@ -89,63 +90,76 @@ def plain(rows):
     return [row for row in rows if row.variant not in COPIES]
 
 
-def with_slowed(rows, name: str):
-    """Return the rows with the slowed copy under the subject's name."""
-    others = [row for row in plain(rows) if row.variant != SUBJECT]
-    return others + [replace(row, variant=SUBJECT) for row in rows if row.variant == name]
+def with_slowed(rows, subject: str):
+    """Return the rows with the copy slowed by 10 % under the subject's name."""
+    others = [row for row in plain(rows) if row.variant != subject]
+    return others + [replace(row, variant=subject) for row in rows if row.variant == "slowed_10"]
 
 
-def judge(runs: list) -> None:
-    """Print how often what was found."""
-    pairs = list(itertools.pairwise(runs))
+def judge(chains: list[list], subject: str) -> None:
+    """Print how often what was found; neighbours in a chain of runs are compared."""
+    runs = list(itertools.chain.from_iterable(chains))
+    pairs = list(itertools.chain.from_iterable(map(itertools.pairwise, chains)))
     false = sum(_alarms(plain(old), plain(new)) for old, new in pairs)
-    across = sum(_catches(plain(old), with_slowed(new, "slowed_10")) for old, new in pairs)
-    within = sum(bool(compare.within(rows, SUBJECT, "slowed_5").slower(1.0)) for rows in runs)
-    copies = sum(bool(compare.within(rows, SUBJECT, "copy").slower(1.0)) for rows in runs)
+    across = sum(_catches(plain(old), with_slowed(new, subject), subject) for old, new in pairs)
+    within = sum(bool(compare.within(rows, subject, "slowed_5").slower(1.0)) for rows in runs)
+    copies = sum(bool(compare.within(rows, subject, "copy").slower(1.0)) for rows in runs)
     print(f"same code, across runs: {false} of {len(pairs)} raise an alarm")
     print(f"slowed by 10 %, across runs: {across} of {len(pairs)} caught")
     print(f"same code, within a run: {copies} of {len(runs)} raise an alarm")
     print(f"slowed by 5 %, within a run: {within} of {len(runs)} caught")
     for old, new in pairs:
         found = compare.across(plain(old), plain(new))
-        slow = compare.across(plain(old), with_slowed(new, "slowed_10"))
-        bands = [found.band(mean) for mean in found.means if mean.variant == SUBJECT]
-        slows = [slow.band(mean) for mean in slow.means if mean.variant == SUBJECT]
-        print(_bands("same", bands), _bands("10 % slower", slows), f"{found.deviation:.2%}")
-
-
-def _bands(name: str, bands) -> str:
-    return f"{name}: " + ", ".join(
-        f"{mid:.3f} ({low:.3f} to {high:.3f})" for low, mid, high in bands
-    )
+        bands = [found.band(mean) for mean in found.means if mean.variant == subject]
+        print(
+            "same code:", "; ".join(f"{m:.3f} ({low:.3f} to {high:.3f})" for low, m, high in bands)
+        )
 
 
 def _alarms(old, new) -> bool:
     return bool(compare.across(old, new).slower(compare.FAIL_BELOW_ACROSS))
 
 
-def _catches(old, new) -> bool:
+def _catches(old, new, subject: str) -> bool:
     found = compare.across(old, new).slower(compare.FAIL_BELOW_ACROSS)
-    return any(change.variant == SUBJECT for change in found)
+    return any(change.variant == subject for change in found)
 
 
 def main() -> None:
-    """Make the runs that are not there yet and judge them."""
+    """Make the visits that are not there yet and judge the runs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--visits", type=int, default=8)
+    parser.add_argument("--subject", default="native_cpu", help="variant that is copied and slowed")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--judge", type=Path, nargs="*", help="judge these folders, run nothing")
+    parser.add_argument("--one", nargs=2, metavar=("PATH", "VISIT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        one_run(args.one)
+        one_visit(Path(args.one[0]), int(args.one[1]), args.subject)
         return
+    if not args.judge:
+        make(args)
+    folders = args.judge or [args.output]
+    judge([complete(folder, args.visits) for folder in folders], args.subject)
+
+
+def make(args: argparse.Namespace) -> None:
+    """Make the visits that are not in the folder yet."""
     args.output.mkdir(parents=True, exist_ok=True)
     paths = [args.output / f"run_{index:02}.jsonl" for index in range(args.repeats + 1)]
-    for path in paths:
-        if not path.exists():
-            command = [sys.executable, __file__, "-o", str(args.output), "--one", str(path)]
+    for path, visit in itertools.product(paths, range(args.visits)):
+        done = results.read(path).written if path.exists() else ()
+        if visit not in {row.visit for row in done}:
+            one = ["--subject", args.subject, "--one", str(path), str(visit)]
+            command = [sys.executable, __file__, "-o", str(args.output), *one]
             subprocess.run(command, check=True)  # noqa: S603
-    judge([results.read_some(path).rows for path in paths])
+
+
+def complete(folder: Path, visits: int) -> list:
+    """Return the rows of each run in a folder that has all its visits."""
+    files = [results.read_some(path) for path in sorted(folder.glob("run_*.jsonl"))]
+    return [file.rows for file in files if len({row.visit for row in file.written}) == visits]
 
 
 if __name__ == "__main__":

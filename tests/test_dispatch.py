@@ -191,6 +191,19 @@ def test_backend_without_prepared_form_says_so() -> None:
         plan.prepare_b(b)
 
 
+def test_a_refused_quantization_says_so_and_draws_no_seed() -> None:
+    a, b = operands()
+    plan = dispatch.plan(matmul.problem_for(a, b), backend="reference")
+    generator = torch.Generator().manual_seed(3)
+    before = generator.get_state()
+    with pytest.raises(
+        UnsupportedProblem,
+        match=r"quantize_a on reference: .* no prepared form .*float32 \(3, 64\)",
+    ):
+        plan.quantize_a(torch.ones(3, 64), rounding="stochastic", generator=generator)
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_names_are_unique_and_the_last_word_is_the_reference() -> None:
     names = [backend.name for backend in dispatch.BACKENDS]
     assert len(set(names)) == len(names)

@@ -40,9 +40,9 @@ REFUSED = {
     "a-tensor": (
         {"a": torch.ones(M, K)},
         TypeError,
-        r"a must be an MXTensor, got Tensor; .*quantize",
+        r"a must be an MXTensor or a prepared operand, got Tensor; .*quantize",
     ),
-    "a-none": ({"a": None}, TypeError, "a must be an MXTensor, got NoneType"),
+    "a-none": ({"a": None}, TypeError, "a must be an MXTensor or a prepared operand, got NoneType"),
     "b-tensor": ({"b": torch.ones(N, K)}, TypeError, "b must be an MXTensor or a prepared operand"),
     "k": ({"b": operand(N, 96)}, ValueError, r"share the contraction K, got 64 .* and 96"),
     "k-pads": (
@@ -417,6 +417,7 @@ class Preparing(Backend):
     """A backend with a prepared form: the dequantized matrix."""
 
     name = "preparing"
+    prepared_sides = frozenset({"a", "b"})
 
     def probe(self):
         return None
@@ -466,6 +467,8 @@ def test_a_prepared_operand_goes_to_the_backend_that_made_it(preparing):
     assert torch.equal(mxgemm.gemm(A, prepared, out_dtype=FP32, backend="preparing"), expected)
     other_m = operand(2, seed=9)
     assert torch.equal(mxgemm.gemm(other_m, prepared, out_dtype=FP32), exact(other_m, B).float())
+    for b in (B, prepared):
+        assert torch.equal(mxgemm.gemm(preparing.prepare_a(A), b, out_dtype=FP32), expected)
 
 
 def test_a_prepared_operand_is_refused_elsewhere(preparing):
@@ -473,7 +476,12 @@ def test_a_prepared_operand_is_refused_elsewhere(preparing):
     assert_refused(
         {"b": prepared_b, "backend": "reference"}, ValueError, "b was prepared by preparing"
     )
-    assert_refused({"a": prepared_b}, TypeError, "a must be an MXTensor, got PreparedOperand")
+    assert_refused(
+        {"a": prepared_a, "backend": "reference"}, ValueError, "a was prepared by preparing"
+    )
+    assert_refused(
+        {"a": prepared_b, "out": full(N, N)}, LayoutMismatch, "a must be prepared by prepare_a"
+    )
     assert_refused(
         {"b": prepared_a, "out": full(M, M)}, LayoutMismatch, "b must be prepared by prepare_b"
     )

@@ -355,7 +355,7 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
 
 #include "finish.inl"
 #include "interleave_x86.inl"
-#include "quantize_avx2.inl"
+#include "quantize_avx512.inl"
 #include "weight_only_avx2.inl"
 
 void widen(const void* x, DType dtype, int64_t count, float* out) {

@@ -29,18 +29,20 @@ struct QuantizeCall {
 constexpr int32_t kSearch = -1;
 constexpr int kStripRows = 32;       // rows of a 2-D block
 constexpr int kPairStripRows = 128;  // rows whose codes along M fill a cache line
+// From here on results are written past the caches, which they would not fit.
+constexpr int64_t kStreamElements = int64_t{1} << 22;
 
 struct QuantizeKernels {
   // Quantizes rows [first, first + count), count <= kStripRows and first a multiple of it, over k
   // in [k_begin, k_end), both multiples of 64 or the end.
   void (*strip)(const QuantizeCall& call, int64_t first, int count, int64_t k_begin, int64_t k_end);
-  // Faster forms for bfloat16, closed rules, nearest-even, unrotated, 1-D blocks, no prescale; null
-  // where there is none.
-  void (*fast_rows)(const QuantizeCall& call, int64_t first, int64_t last);
-  // Both halves of a pair from one read of rows [first, first + count), count a multiple of 32, at
+  // Faster forms for closed rules, nearest-even, unrotated, 1-D blocks, no prescale and a source
+  // that is contiguous along k; null where there is none. k_begin and k_end are whole blocks.
+  void (*fast_row)(const QuantizeCall& call, int64_t row, int64_t k_begin, int64_t k_end);
+  // Both halves of a pair from one read of rows [first, first + rows), rows a multiple of 32 and at
   // most kPairStripRows.
   void (*fast_pair)(const QuantizeCall& along_k, const QuantizeCall& along_m, int64_t first,
-                    int count);
+                    int rows, int64_t k_begin, int64_t k_end);
 };
 
 struct Kernels;

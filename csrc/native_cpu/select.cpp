@@ -52,6 +52,15 @@ std::vector<const Kernels*> usable() {
 
 }  // namespace
 
+// By name: to ask their units would run code that the processor may lack.
+std::vector<std::string> built_isas() {
+#if defined(__x86_64__)
+  return {"avx512_vnni", "avx2", "scalar"};
+#else
+  return {"scalar"};
+#endif
+}
+
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
   for (const Kernels* kernels : usable()) names.emplace_back(kernels->isa);

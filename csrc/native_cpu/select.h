@@ -7,6 +7,9 @@
 
 namespace mxgemm {
 
+// Names of the instruction sets that this build has kernels for, best first.
+std::vector<std::string> built_isas();
+
 // Names of the instruction sets that this processor and this build have, best first.
 std::vector<std::string> available_isas();
 

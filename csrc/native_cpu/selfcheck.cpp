@@ -269,14 +269,38 @@ void check_weight_only(const Kernels& kernels, const Problem& p, int threads) {
   }
 }
 
+// A source for the quantizer: exponents about a row's own, ties, zeros, now and then any bits.
+std::vector<uint8_t> make_source(DType dtype, int64_t rows, int64_t k) {
+  const size_t size = dtype == DType::kFloat32 ? 4 : 2;
+  const int fraction = dtype == DType::kFloat32 ? 23 : (dtype == DType::kBFloat16 ? 7 : 10);
+  const int largest = dtype == DType::kFloat16 ? 30 : 254, wild = below(4) ? 400 : 5;
+  std::vector<uint8_t> x(static_cast<size_t>(rows * k) * size);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int base = below(largest);
+    for (int64_t c = 0; c < k; ++c) {
+      const int exponent = std::clamp(base - below(6), 0, largest);
+      auto bits = static_cast<uint32_t>(exponent) << fraction;
+      // Few leading bits of the fraction make ties; all of it, what lies beside them.
+      const uint32_t part = static_cast<uint32_t>(random_bits()) & ((1u << fraction) - 1);
+      bits |= below(2) ? part : part & (7u << (fraction - 3));
+      if (below(8) == 0) bits = 0;
+      bits |= static_cast<uint32_t>(below(2)) << (8 * size - 1);
+      if (below(wild) == 0) bits = static_cast<uint32_t>(random_bits());
+      std::memcpy(&x[static_cast<size_t>(r * k + c) * size], &bits, size);
+    }
+    if (below(16) == 0) std::memset(&x[static_cast<size_t>(r * k) * size], 0, 32 * size);
+  }
+  return x;
+}
+
 // Every instruction set must give the scalar quantizer's bytes.
 void check_quantizer(const Kernels& kernels, const Kernels& right, int threads) {
-  const int64_t rows = 1 + below(150), k = 64 * (1 + below(4)), padded_rows = (rows + 63) / 64 * 64;
-  std::vector<uint16_t> x(static_cast<size_t>(rows * k));
-  for (auto& value : x) value = static_cast<uint16_t>(random_bits() & (below(3) ? 0xBFFF : 0xFFFF));
+  const int64_t rows = 1 + below(150), padded_rows = (rows + 63) / 64 * 64;
+  const int64_t k = below(2) ? 64 * (1 + below(4)) : 64 * (1 + below(20));
   QuantizeCall q{};
+  q.dtype = static_cast<DType>(1 + below(3));
+  const std::vector<uint8_t> x = make_source(q.dtype, rows, k);
   q.x = x.data();
-  q.dtype = static_cast<DType>(2 + below(2));
   q.rows = rows;
   q.k = q.stored_k = q.row_stride = k;
   q.column_stride = 1;

@@ -92,10 +92,11 @@ def bind(
         "bias": bias,
         "bias_grad": bias_grad,
     }
-    for name, tensor in tensors.items():
-        if tensor is not None:
-            _check_tensor(name, tensor, shape, device)
-    _check_overlap(tensors)
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    for name, tensor in given.items():
+        _check_tensor(name, tensor, shape, device)
+    if len(given) > 1:
+        _check_overlap(given)
     epilogue = Epilogue(
         has_alpha=factor != 1.0,
         bias=_dtype(bias),
@@ -182,11 +183,11 @@ def _check_tensor(
         )
 
 
-def _check_overlap(tensors: dict[str, torch.Tensor | None]) -> None:
+def _check_overlap(tensors: dict[str, torch.Tensor]) -> None:
     """Raise where a tensor that is written shares memory with another one, except that C may be
     `out` itself.
     """
-    given = {name: t for name, t in tensors.items() if t is not None and t.numel()}
+    given = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
     for written, other in itertools.product(WRITTEN, given):
         if written not in given or other == written:
             continue
@@ -233,6 +234,8 @@ def _span_bytes(tensor: torch.Tensor) -> int:
 
 
 def _activation(value: str | Activation, name: str) -> Activation:
+    if isinstance(value, Activation):
+        return value
     try:
         return Activation(value)
     except ValueError:

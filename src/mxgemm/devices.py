@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 ROCM_ARCHES = ("gfx950", "gfx1250")
+HOST = torch.device("cpu")
 LAST_INDEX = 127
 """torch keeps the index of a device in eight bits."""
 
@@ -80,8 +81,8 @@ class DeviceSpec:
     def torch_device(self) -> torch.device:
         """Where the operands live: emulated devices take theirs from CPU memory."""
         if self.kind == "cpu" or self.emulated:
-            return torch.device("cpu")
-        return torch.device("cuda", self.index)
+            return HOST
+        return _cuda(self.index)
 
     def __str__(self) -> str:
         if self.kind == "cpu":
@@ -91,6 +92,11 @@ class DeviceSpec:
             if self.emulated
             else f"{self.arch}" + (f"#{self.index}" if self.index else "")
         )
+
+
+@functools.cache
+def _cuda(index: int) -> torch.device:
+    return torch.device("cuda", index)
 
 
 @functools.cache

@@ -32,6 +32,14 @@ BACKENDS: tuple[Backend, ...] = (
 )
 """Every backend, fastest first on the devices it accepts."""
 
+UNAVAILABLE = (
+    RejectionCode.IMPORT,
+    RejectionCode.VERSION,
+    RejectionCode.ARCH,
+    RejectionCode.SETTING,
+)
+"""Reasons that lie with this process and not with the problem."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -105,7 +113,8 @@ def plan(problem: GemmProblem, *, backend: str | None = None) -> GemmPlan:
 
     Raises:
         ValueError: an unknown name.
-        BackendUnavailable: the named backend cannot run in this process.
+        BackendUnavailable: the named backend cannot run in this process, or a setting asks for
+            what this machine lacks.
         UnsupportedProblem: the named backend rejects the problem, or all do; the message holds
         every reason.
 
@@ -157,8 +166,7 @@ def _select(problem: GemmProblem, name: str | None) -> GemmPlan:
         rejection = _rejection(backend, problem)
         if rejection is None:
             return backend.plan(problem)
-        unavailable = (RejectionCode.IMPORT, RejectionCode.VERSION, RejectionCode.ARCH)
-        error = BackendUnavailable if rejection.code in unavailable else UnsupportedProblem
+        error = BackendUnavailable if rejection.code in UNAVAILABLE else UnsupportedProblem
         raise error(
             f"gemm on {name}: {rejection}, for {problem}; leave backend unset to let another take "
             f"it"
@@ -171,5 +179,7 @@ def _select(problem: GemmProblem, name: str | None) -> GemmPlan:
         rejection = _rejection(backend, problem)
         if rejection is None:
             return backend.plan(problem)
+        if rejection.code is RejectionCode.SETTING:
+            raise BackendUnavailable(f"gemm on {backend.name}: {rejection}, for {problem}")
         reasons.append(f"  {backend.name}: {rejection}")
     raise UnsupportedProblem(f"gemm: no backend takes {problem}:\n" + "\n".join(reasons))

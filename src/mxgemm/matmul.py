@@ -13,7 +13,7 @@ from mxgemm.tensor import CANONICAL, MXTensor
 
 
 def gemm(
-    a: MXTensor,
+    a: Operand,
     b: Operand,
     *,
     out: torch.Tensor | None = None,
@@ -36,7 +36,7 @@ def gemm(
     `mxgemm.epilogue`.
 
     Args:
-        a: the first operand, shape (M, K).
+        a: the first operand, shape (M, K), or the form of it that a plan prepared.
         b: the second operand, shape (N, K), or the form of it that a plan prepared.
         out: where D goes: float32, bfloat16 or float16 [M, N], rows contiguous; made when None.
         out_dtype: dtype of D when `out` is None; bfloat16 by default.
@@ -73,7 +73,7 @@ def gemm(
     _check_operands(a, b)
     spec = DeviceSpec.of(a.device) if device is None else _device(device, a.device)
     call = arguments.bind(
-        (a.rows, b.shape[0]),
+        (a.shape[0], b.shape[0]),
         a.device,
         prescale=a.prescale * b.prescale,
         out=out,
@@ -131,17 +131,21 @@ def problem_for(
 
 
 def _plan(
-    problem: GemmProblem, a: MXTensor, b: Operand, backend: str | None, *, relayout: bool
-) -> tuple[GemmPlan, MXTensor, Operand]:
+    problem: GemmProblem, a: Operand, b: Operand, backend: str | None, *, relayout: bool
+) -> tuple[GemmPlan, Operand, Operand]:
     """Return the plan and the operands it is for; with `relayout`, canonical copies where nobody
     takes them as they are.
     """
-    if isinstance(b, PreparedOperand):
-        if backend not in (None, b.backend):
-            raise ValueError(
-                f"gemm on {backend}: b was prepared by {b.backend}; name that backend or none"
-            )
-        return dispatch.plan(problem, backend=b.backend), a, b
+    for side, operand in (("a", a), ("b", b)):
+        if isinstance(operand, PreparedOperand):
+            if backend not in (None, operand.backend):
+                raise ValueError(
+                    f"gemm on {backend}: {side} was prepared by {operand.backend}; name that "
+                    "backend or none"
+                )
+            backend = operand.backend
+    if isinstance(a, PreparedOperand) or isinstance(b, PreparedOperand):
+        return dispatch.plan(problem, backend=backend), a, b
     if not relayout or (a.layout == CANONICAL and b.layout == CANONICAL):
         return dispatch.plan(problem, backend=backend), a, b
     if dispatch.accepts(problem, backend=backend):
@@ -158,23 +162,20 @@ def _plan(
     return dispatch.plan(canonical, backend=backend), a, b
 
 
-def _check_operands(a: MXTensor, b: Operand) -> None:
-    if not isinstance(a, MXTensor):
-        raise TypeError(
-            f"gemm: a must be an MXTensor, got {type(a).__name__}; mxgemm.quantize(x) makes one"
-        )
-    if not isinstance(b, MXTensor | PreparedOperand):
-        raise TypeError(
-            f"gemm: b must be an MXTensor or a prepared operand, got {type(b).__name__}; "
-            f"mxgemm.quantize(w) makes one"
-        )
+def _check_operands(a: Operand, b: Operand) -> None:
+    for side, operand, source in (("a", a, "x"), ("b", b, "w")):
+        if not isinstance(operand, MXTensor | PreparedOperand):
+            raise TypeError(
+                f"gemm: {side} must be an MXTensor or a prepared operand, got "
+                f"{type(operand).__name__}; mxgemm.quantize({source}) makes one"
+            )
     if a.shape[1] != b.shape[1] or a.stored_k != b.stored_k:
         raise ValueError(
             f"gemm: a and b must share the contraction K, got {a.shape[1]} (stored {a.stored_k}) "
             f"and "
             f"{b.shape[1]} (stored {b.stored_k})"
         )
-    rotations = a.rotation, spec_of(b).rotation
+    rotations = spec_of(a).rotation, spec_of(b).rotation
     if rotations[0] != rotations[1]:
         raise ValueError(
             f"gemm: operands must carry the same rotation, else it does not cancel, got "

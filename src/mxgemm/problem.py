@@ -44,6 +44,17 @@ class OperandSpec:
         """Return the spec of a tensor."""
         return cls(tensor.format, tensor.layout, tensor.rotation)
 
+    def describes(self, tensor: MXTensor) -> bool:
+        """Return whether this is the spec of `tensor`; cheaper than to make that one and compare,
+        because the two mostly share their parts.
+        """
+        return (
+            self.prepared_by is None
+            and (self.format is tensor.format or self.format == tensor.format)
+            and (self.layout is tensor.layout or self.layout == tensor.layout)
+            and (self.rotation is tensor.rotation or self.rotation == tensor.rotation)
+        )
+
     def __str__(self) -> str:
         parts = [
             self.format.name,

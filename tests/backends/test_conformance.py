@@ -13,6 +13,7 @@ import torch
 
 import cases
 import conformance
+import mxgemm
 import oracles
 from conformance import Target
 from mxgemm import accuracy
@@ -329,10 +330,8 @@ def test_thread_count_changes_no_bit(target: Target) -> None:
 @every_target
 @pytest.mark.parametrize("m", [1, 5, 48, 64, 200])
 def test_prepared_weight_gives_the_same_bits_for_every_m(target: Target, m: int) -> None:
-    from mxgemm.backends.base import Backend
-
     device = target.spec()
-    if type(target.backend).prepare is Backend.prepare:
+    if "b" not in target.backend.prepared_sides:
         pytest.skip(f"LAYOUT: {target.backend.name} has no prepared form")
     probe = conformance.basic_problem(device)
     a, b = oracles.exact_operands(m, 96, 416, target.backend.accumulation(probe), seed=m)
@@ -341,6 +340,30 @@ def test_prepared_weight_gives_the_same_bits_for_every_m(target: Target, m: int)
     plan = conformance.plan_or_skip(target, conformance.problem_of(a, prepared, device))
     out, _ = conformance.run(plan, a, prepared)
     conformance.check_exact(out, NO_ARGS, a, b, plan.problem.epilogue, NO_ARGS)
+
+
+@every_target
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_quantizing_to_the_own_form_is_quantizing_then_preparing(target: Target, side: str) -> None:
+    device = target.spec()
+    if side not in target.backend.prepared_sides:
+        pytest.skip(f"LAYOUT: {target.backend.name} has no prepared form of {side}")
+    generator = torch.Generator().manual_seed(11)
+    x = torch.randn(72, 416, generator=generator).to(device.torch_device)
+    operand = mxgemm.quantize(x, rule="ceil", prescale=True)
+    maker = conformance.plan_or_skip(target, conformance.problem_of(operand, operand, device))
+    forms = (
+        getattr(maker, f"prepare_{side}")(operand),
+        getattr(maker, f"quantize_{side}")(x, rule="ceil", prescale=True),
+    )
+    assert forms[0].spec == forms[1].spec
+    assert forms[0].prescale == forms[1].prescale == operand.prescale
+    results = []
+    for form in forms:
+        a, b = (form, operand) if side == "a" else (operand, form)
+        plan = conformance.plan_or_skip(target, conformance.problem_of(a, b, device))
+        results.append(conformance.run(plan, a, b)[0])
+    oracles.assert_same_bits(*results)
 
 
 @every_target

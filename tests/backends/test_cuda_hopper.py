@@ -18,9 +18,11 @@ from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas, keep_folde
 from mxgemm.backends.cuda_hopper import config as cfg
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import NO_ARGS, Epilogue, EpilogueArgs
+from mxgemm.matmul import problem_for
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
 from mxgemm.quantizers import cuda as quantizer
 from mxgemm.quantizers.options import QuantizeOptions
+from mxgemm.quantizers.scale_rules import ROUNDING_BIAS
 from mxgemm.runtime import nvrtc
 from mxgemm.tensor import MXTensor, OperandLayout
 
@@ -79,15 +81,46 @@ def test_the_cublas_plan_is_taken_only_when_named() -> None:
     assert not CudaHopperCublas().automatic(problem())
 
 
-@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 512, 4096, 4097])
+@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 128, 129, 512, 513, 4097])
 def test_a_plan_needs_no_device_and_fits_the_shared_memory(m: int) -> None:
     plan = BACKEND.plan(problem(m=m, n=8192, k=8192))
     assert isinstance(plan.config, cfg.HopperConfig)
-    assert cfg.FOLDED_SHARED_BYTES <= 232448
+    assert plan.config.folded.shared_bytes <= cfg.SHARED_BYTES
     assert (plan.config.packed is None) == (m > cfg.PACKED_LARGEST_M)
-    if plan.config.packed is not None:
-        assert plan.config.packed.shared_bytes <= 232448
-    assert plan.workspace_bytes >= (m + 8192) * 8192
+    assert (plan.config.canonical is None) == (m > cfg.CANONICAL_LARGEST_M)
+    for decoder in (plan.config.packed, plan.config.canonical):
+        assert decoder is None or decoder.shared_bytes <= cfg.SHARED_BYTES
+    folded_rows = m if plan.config.canonical is not None else m + 8192
+    assert plan.workspace_bytes >= folded_rows * 8192
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "consumers"),
+    [(4096, 4096, 2), (2048, 4096, 2), (8192, 8192, 3), (8192, 28672, 3), (1, 128, 2)],
+)
+def test_tiles_are_as_tall_as_waves_are_few(m: int, n: int, consumers: int) -> None:
+    config = BACKEND.plan(problem(m=m, n=n)).config
+    assert isinstance(config, cfg.HopperConfig)
+    assert config.folded.consumers == consumers
+    for plain in (False, True):
+        folded = dataclasses.replace(config.folded, plain=plain)
+        assert folded.shared_bytes <= cfg.SHARED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tokens"), [(65, 8192, 128), (256, 8192, 256), (300, 264, 128), (512, 8192, 256)]
+)
+def test_packed_weights_are_decoded_in_the_tiles_that_take_the_least_time(
+    m: int, n: int, tokens: int
+) -> None:
+    config = BACKEND.plan(problem(m=m, n=n)).config
+    assert isinstance(config, cfg.HopperConfig)
+    assert isinstance(config.packed, cfg.DecodedConfig)
+    assert config.packed.tokens == tokens
+    strict = BACKEND.plan(problem(m=m, n=n, numerics=Numerics.STRICT)).config
+    assert isinstance(strict, cfg.HopperConfig)
+    assert isinstance(strict.packed, cfg.DecodedConfig)
+    assert strict.packed.tokens == 128
 
 
 def test_prepared_operands_need_no_workspace_of_their_size() -> None:
@@ -110,28 +143,34 @@ def test_accumulation_is_what_the_tensor_core_does() -> None:
 def sources() -> list[nvrtc.Source]:
     """Every translation unit that a plan or the quantizer's usual options ask for."""
     found = [nvrtc.Source(cfg.HERE / "pack.cu")]
-    found += [nvrtc.Source(cfg.HERE / "fold.cu", (("MX_WARPS", w),)) for w in (1, cfg.FOLD_WARPS)]
+    found += [nvrtc.Source(cfg.HERE / "fold.cu", (("MX_WARPS", w),)) for w in (1, 2, 4, 8)]
     for numerics in Numerics:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            for m in (8, 16, 32, 64, 128, 1024, 8192):
+            for m in (8, 16, 32, 64, 128, 256, 8192):
                 for epilogue in (Epilogue(), Epilogue(bias=dtype)):
                     asked = problem(
                         m=m, n=8192, k=8192, out_dtype=dtype, epilogue=epilogue, numerics=numerics
                     )
                     config = cfg.choose(asked)
-                    found.append(config.folded.source)
-                    if config.packed is not None:
-                        found.append(config.packed.source)
+                    for consumers in (2, 3):
+                        folded = dataclasses.replace(config.folded, consumers=consumers)
+                        found.append(folded.source)
+                    found += [c.source for c in (config.packed, config.canonical) if c is not None]
     rotation = mxgemm.Rotation(64, signs=5)
     for dtype in quantizer.INPUT_CODES:
         for options in (
-            QuantizeOptions(),
+            QuantizeOptions(block_2d=True),
             QuantizeOptions(rule="search"),
+            QuantizeOptions(rule="search", block_2d=True),
+            QuantizeOptions(rule="search", rounding="stochastic", rotation=rotation, prescale=True),
             QuantizeOptions(rounding="stochastic", rotation=rotation, prescale=True),
             QuantizeOptions(block_2d=True, rotation=mxgemm.Rotation(16)),
         ):
             found.append(quantizer.source(dtype, options, along_k=True, along_m=True))
             found.append(quantizer.source(dtype, options, along_k=True, along_m=False))
+        for rule in ROUNDING_BIAS:
+            found.append(quantizer.plain_source(dtype, rule))
+        found += [cfg.quantize_folded_source(dtype, "even", w) for w in cfg.QUANTIZING_WARPS]
     return list(dict.fromkeys(found))
 
 
@@ -206,7 +245,7 @@ def needs_hopper() -> None:
 
 
 def plan_for(a: Operand, b: Operand, **changes: object) -> GemmPlan:
-    spec = mxgemm.matmul.problem_for(a, b, **changes)  # type: ignore[arg-type]
+    spec = problem_for(a, b, **changes)  # type: ignore[arg-type]
     assert BACKEND.check(spec) is None
     return BACKEND.plan(spec)
 
@@ -216,6 +255,69 @@ def run(a: Operand, b: Operand, **changes: object) -> torch.Tensor:
     shape = (plan.problem.m, plan.problem.n)
     out = torch.full(shape, torch.nan, dtype=plan.problem.out_dtype, device="cuda")
     return plan.run(a, b, out, NO_ARGS)
+
+
+QUANTIZED_SHAPES = [
+    (1, 32),
+    (5, 2080),
+    (130, 4096),
+    (300, 8224),
+    (40, 16416),
+    (9, 32768),
+    (3, 33024),
+]
+
+
+def high_precision(rows: int, k: int, kind: str) -> torch.Tensor:
+    """Rows that fold; rows that fold without their blocks of zeros or NaN; and wide ones."""
+    generator = torch.Generator().manual_seed(rows + k)
+    x = torch.randn(rows, k, generator=generator)
+    if kind == "wide":
+        x = x * torch.exp2(torch.randint(-9, 9, (rows, k // 32), generator=generator).float())[
+            ..., None
+        ].expand(-1, -1, 32).reshape(rows, k)
+    if kind == "special":
+        x = x * 2.0**-14
+        x[::2, : k // 2] = 0
+        x[::3, -1] = torch.nan
+        x[rows // 2] = -0.0
+    return x
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["gaussian", "wide", "special"])
+@pytest.mark.parametrize("shape", QUANTIZED_SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_quantizing_to_the_folded_form_is_quantizing_then_folding(
+    dtype: torch.dtype, shape: tuple[int, int], kind: str
+) -> None:
+    needs_hopper()
+    x = high_precision(*shape, kind).to("cuda", dtype)
+    plan = BACKEND.plan(mxgemm.problem_for(*2 * (mxgemm.quantize(x),)))
+    options = ({}, {"rule": "floor"}, {"rotation": mxgemm.Rotation(16)}, {"block_2d": True})
+    for keywords in options:
+        for source in (x, x[:, ::1].t().contiguous().t()):
+            expected = plan.prepare_a(mxgemm.quantize(source, **keywords))
+            found = plan.quantize_a(source, **keywords)
+            for part in ("folded", "powers", "scales"):
+                theirs, ours = (getattr(form.payload, part) for form in (expected, found))
+                assert torch.equal(ours, theirs), (keywords, part)
+            assert (found.spec, found.shape, found.prescale) == (
+                expected.spec,
+                expected.shape,
+                expected.prescale,
+            )
+            assert found.nbytes == expected.nbytes
+
+
+@pytest.mark.cuda
+def test_an_operand_quantized_for_a_plan_multiplies_like_the_packed_one() -> None:
+    needs_hopper()
+    x, w = torch.randn(70, 416, device="cuda"), torch.randn(136, 416, device="cuda")
+    a, b = mxgemm.quantize(x, prescale=True), mxgemm.quantize(w)
+    plan = plan_for(a, b)
+    out = mxgemm.gemm(plan.quantize_a(x, prescale=True), plan.quantize_b(w))
+    oracles.assert_same_bits(out, mxgemm.gemm(a, b))
 
 
 def in_form(operand: MXTensor, side: str, form: str) -> Operand:
@@ -277,6 +379,45 @@ def test_rows_wider_than_the_window_keep_the_bound(
     left, right = b.to("cuda"), in_form(a.to("cuda"), "b", "packed")
     out = run(left, right, out_dtype=torch.float32, numerics=numerics)
     oracles.assert_within(out, product.t(), bound.t())
+
+
+def with_consumers(plan: GemmPlan, consumers: int) -> GemmPlan:
+    """Return `plan` with tiles of 64 rows for each of so many warpgroups."""
+    assert isinstance(plan.config, cfg.HopperConfig)
+    folded = dataclasses.replace(plan.config.folded, consumers=consumers)
+    config = dataclasses.replace(plan.config, folded=folded, launchers={})
+    return dataclasses.replace(plan, config=config)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("scales", [(120, 134), (100, 140), (1, 254)], ids=str)
+@pytest.mark.parametrize("size", [*SIZES[1:], (1000, 700, 2048)], ids=str)
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_tall_tiles_give_the_bits_of_square_ones(
+    size: tuple[int, int, int], scales: tuple[int, int], numerics: Numerics
+) -> None:
+    """Both add the same partial sums in the same order, whatever the data."""
+    needs_hopper()
+    m, n, k = size
+    generator = torch.Generator().manual_seed(m + k)
+    a = keep_folded(oracles.random_operand(m, k, generator, scales=scales).to("cuda"), "a")
+    b = keep_folded(oracles.random_operand(n, k, generator, scales=scales).to("cuda"), "b")
+    bias = torch.randn(n, generator=generator).cuda()
+    full = Epilogue(bias=torch.float32, activation="gelu", bias_grad=True)  # type: ignore[arg-type]
+    for epilogue in (Epilogue(), full):
+        for dtype in (torch.float32, torch.bfloat16):
+            plan = plan_for(a, b, out_dtype=dtype, epilogue=epilogue, numerics=numerics)
+            results = []
+            for consumers in (2, 3):
+                out = torch.full((m, n), torch.nan, dtype=dtype, device="cuda")
+                grad = torch.empty(n, device="cuda") if epilogue.bias_grad else None
+                args = EpilogueArgs(bias=bias if epilogue.bias else None, bias_grad=grad)
+                with_consumers(plan, consumers).run(a, b, out, args)
+                results.append((out, grad))
+            (out, grad), (tall_out, tall_grad) = results
+            oracles.assert_same_bits(tall_out, out)
+            if grad is not None:
+                oracles.assert_same_bits(tall_grad, grad)
 
 
 @pytest.mark.cuda

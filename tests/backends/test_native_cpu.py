@@ -337,9 +337,29 @@ def test_an_unknown_instruction_set_is_rejected_by_name(monkeypatch: pytest.Monk
     monkeypatch.setenv("MXGEMM_CPU_ISA", "mmx")
     rejection = NativeCpu().probe()
     assert rejection is not None
-    assert rejection.code is RejectionCode.ARCH
+    assert rejection.code is RejectionCode.SETTING
     assert "got 'mmx'" in rejection.detail
-    assert "scalar" in rejection.detail
+    assert all(isa in rejection.detail for isa in ISAS)
+
+
+@pytest.mark.parametrize("isa", ["mmx", *(isa for isa in runtime.built_isas() if isa not in ISAS)])
+def test_an_instruction_set_that_is_not_there_is_an_error_whoever_is_asked(
+    isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other backend and no other quantizer takes over, and the message names what is there."""
+    a, b = mxgemm.quantize(torch.ones(2, 32)), mxgemm.quantize(torch.ones(3, 32))
+    monkeypatch.setenv("MXGEMM_CPU_ISA", isa)
+    dispatch.cache.clear()
+    named = f"must be one of {', '.join(ISAS)} on this processor, got '{isa}'"
+    try:
+        for backend in (None, "native_cpu"):
+            with pytest.raises(BackendUnavailable, match=named):
+                mxgemm.gemm(a, b, backend=backend)
+        with pytest.raises(ValueError, match=named):
+            mxgemm.quantize(torch.ones(2, 32))
+        assert mxgemm.gemm(a, b, backend="reference", out_dtype=torch.float32)[0, 0] == 32
+    finally:
+        dispatch.cache.clear()
 
 
 @every_isa

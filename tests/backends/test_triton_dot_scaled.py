@@ -1,8 +1,14 @@
-"""triton_dot_scaled: what it refuses, and that its kernel compiles for every target without one."""
+"""triton_dot_scaled: what it refuses, that its kernel compiles for every target without one, and
+that it multiplies right in Triton's interpreter.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,8 +75,24 @@ def test_the_kernel_compiles_without_a_device_to_the_targets_own_instruction(
     signature |= dict.fromkeys(INTEGERS, "i32") | {"out_pitch": "i32", "alpha": "fp32"}
     signature |= dict.fromkeys(config.constants, "constexpr")
     source = ASTSource(fn=gemm_kernel, signature=signature, constexprs=config.constants)
-    stages = config.num_stages if kind == "cuda" else 2
-    options = {"num_warps": config.num_warps, "num_stages": stages}
+    options = config.options | ({} if kind == "cuda" else {"num_stages": 2})
     compiled = triton.compile(source, target=GPUTarget(kind, arch, width), options=options)
     assembly = compiled.asm["ptx" if kind == "cuda" else "amdgcn"]
     assert instruction in assembly
+
+
+INTERPRETED_FROM = (3, 9)
+"""The first Triton whose interpreter knows dot_scaled on E2M1 operands."""
+
+
+def test_the_kernel_gives_exact_products_in_tritons_interpreter() -> None:
+    triton = pytest.importorskip("triton", reason="IMPORT: needs triton")
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    if version < INTERPRETED_FROM:
+        pytest.skip(f"VERSION: dot_scaled is interpreted from 3.9 on, got {triton.__version__}")
+    program = Path(__file__).parents[1] / "triton_interpreted.py"
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

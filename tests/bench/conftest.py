@@ -50,7 +50,9 @@ def make_row(variant: str, samples_ms, **changes) -> Row:
 
 @pytest.fixture
 def make_run() -> Callable[..., list[Row]]:
-    """Return a function that makes a run: common drift, own noise, heavy tails, visits."""
+    """Return a function that makes a run: drift of a round, own noise, heavy tails, and visits
+    that shift a row (`between`) or all rows of a variant (`common`).
+    """
 
     def run(
         seed: int,
@@ -58,16 +60,18 @@ def make_run() -> Callable[..., list[Row]]:
         *,
         noise: float = 0.03,
         between: float = 0.0,
+        common: float = 0.0,
         rounds: int = 30,
         visits: int = 1,
     ) -> list[Row]:
         rng = random.Random(seed)
         rows: list[Row] = []
+        times = {"torch_bf16": 2.0, "native": 0.8, "native/prepared": 0.7}
+        shared = [{name: rng.gauss(0, common) for name in times} for _ in range(visits)]
         for index, (m, n, k) in enumerate(CASES):
-            times = {"torch_bf16": 2.0, "native": 0.8, "native/prepared": 0.7}
             samples: dict[str, list[float]] = {name: [] for name in times}
-            for _ in range(visits):
-                shifts = {name: rng.gauss(0, between) for name in times}
+            for visit in range(visits):
+                shifts = {name: shared[visit][name] + rng.gauss(0, between) for name in times}
                 for _ in range(rounds):
                     drift = rng.gauss(0, 3 * noise)
                     for name, base in times.items():

@@ -33,7 +33,7 @@ PEERS_AND_QUANTIZERS = ("torch_fp32", "torch_bf16", "quantize", "torch_copy", "d
 
 
 def test_shipped_suites_are_all_there():
-    assert {path.stem for path in SUITES} == {"smoke", "cpu", "h200", "full"}
+    assert {path.stem for path in SUITES} == {"smoke", "cpu", "h200", "full", "gfx1250"}
 
 
 def test_cpu_suite_has_no_case_above_50_gflop():

@@ -106,3 +106,11 @@ def test_command_line_runs_every_command(suite, tmp_path):
     assert cli.main(["compare", rows, rows]) == 0
     assert cli.main(["report", rows, "-o", str(tmp_path / "r.html")]) == 0
     assert cli.main(["figures", rows, "-o", str(tmp_path / "figures")]) == 0
+
+
+def test_visits_can_be_made_one_process_at_a_time(suite, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    for visits in (1, 2):
+        assert run(suite, "-o", rows, "--visits", visits, "--resume") == 0
+    assert [row.visit for row in results.read(rows).written] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert {len(row.rounds) for row in results.read(rows).rows} == {2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,30 @@ def test_visits_that_differ_widen_the_band(make_run):
     steady = compare.across(make_run(0, visits=4), make_run(1, visits=4))
     wild = compare.across(make_run(0, visits=4, between=0.1), make_run(1, visits=4, between=0.1))
     assert wild.changes[0].estimate.error > 2 * steady.changes[0].estimate.error
+
+
+def test_visits_that_shift_a_variants_rows_alike_widen_its_mean(make_run, monkeypatch):
+    runs = [make_run(seed, visits=8, common=0.1) for seed in range(2 * REPEATS)]
+    pairs = list(zip(runs[::2], runs[1::2], strict=True))
+    for old, new in pairs:
+        assert compare.across(old, new).slower(compare.FAIL_BELOW_ACROSS) == []
+
+    def errors():
+        means = [mean for old, new in pairs for mean in compare.across(old, new).means]
+        return statistics.fmean(mean.estimate.error for mean in means if mean.rows == 3)
+
+    clustered = errors()
+    # As if the three rows were independent: their mean's error is too small by the root of three.
+    monkeypatch.setattr(compare, "ENOUGH_VISITS", 99)
+    assert clustered > 1.5 * errors()
+
+
+def test_rows_that_are_wilder_than_others_have_wider_bands(make_run):
+    calm, wild = make_run(0, visits=6, between=0.01), make_run(0, visits=6, between=0.2)
+    mixed = [w if w.pass_name == "decode" else c for c, w in zip(calm, wild, strict=True)]
+    found = compare.within(mixed, "native", "native/prepared")
+    errors = {change.pass_name: change.estimate.error for change in found.changes}
+    assert errors["decode"] > 5 * errors["fprop"]
 
 
 def test_geometric_means_are_by_variant_stage_and_pass(make_run):
@@ -139,3 +164,18 @@ def test_cut_off_line_is_reported_and_the_rest_compared(make_run, tmp_path, caps
     path.write_text(path.read_text()[:-20])
     assert command(path, path) == 0
     assert "the last line was cut off" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_modelled_rows_are_never_matched(make_run, tmp_path, capsys):
+    measured = make_run(0)
+    models = [replace(row, status="modelled") for row in measured]
+    with pytest.raises(ResultsError, match="needs at least one timed row that both files hold"):
+        compare.across(measured, models)
+    with pytest.raises(ResultsError, match="needs at least one timed row"):
+        compare.across(models, models)
+    renamed = [replace(row, variant="native/modelled") for row in models]
+    with pytest.raises(ResultsError, match="times both native and native/modelled"):
+        compare.within([*measured, *renamed], "native", "native/modelled")
+    path = write(tmp_path / "rows.jsonl", [*measured, *renamed])
+    assert command(path, path) == 0
+    assert "5 modelled rows are left out" in capsys.readouterr().err.replace("\n", " ")

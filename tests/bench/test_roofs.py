@@ -33,7 +33,7 @@ def test_slow_product_is_not_tried_at_a_greater_size(monkeypatch):
     timed = []
     monkeypatch.setattr(roofs, "_best", lambda clock, call: timed.append(call) or 1.0)
     roofs.measure(DeviceSpec.of("cpu"), WallClock())
-    assert sizes == [512, 1024]
+    assert sizes == [256, 512, 1024]
     assert len(timed) == 2 + 1
 
 

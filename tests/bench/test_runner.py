@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +13,17 @@ import torch
 from mxgemm import dispatch
 from mxgemm.backends.base import Rejection, RejectionCode
 from mxgemm.backends.reference import Reference
-from mxgemm.bench import cases, quantizers, results, roofs, runner, variants
+from mxgemm.bench import (
+    cases,
+    distributions,
+    operands,
+    quantizers,
+    results,
+    roofs,
+    runner,
+    variants,
+)
+from mxgemm.bench.distributions import DistributionUnavailable
 from mxgemm.bench.errors import ResultsError, SuiteError
 from mxgemm.bench.results import RowWriter
 from mxgemm.bench.runner import Runner
@@ -226,20 +239,117 @@ def test_time_limit_begins_no_further_case(path):
     assert (outcome.not_begun, found.written) == (2, ())
 
 
-def test_emulated_device_gives_modelled_rows_only(path, broken, monkeypatch):
+@pytest.fixture
+def modelled(broken, monkeypatch):
+    """A backend for an emulated device, with a model of time."""
     monkeypatch.setattr(Broken, "check", lambda self, problem: None)
-    names = ["broken", "reference"]
-    _, found = execute(path, suite(variants=names, device="gfx1250:emulated"))
-    reasons = {r.variant: (r.status, r.reason) for r in found.rows}
-    assert reasons["broken"][0] == "rejected"
-    assert "modelled_ms" in reasons["broken"][1]
     monkeypatch.setattr(Broken, "modelled_ms", lambda self, plan: 0.25, raising=False)
-    _, found = execute(
-        path.with_name("modelled.jsonl"), suite(variants=names, device="gfx1250:emulated")
+    return broken
+
+
+EMULATED = {"device": "gfx1250:emulated", "baseline": "broken"}
+
+
+def test_emulated_device_without_a_model_is_rejected(path, broken, monkeypatch):
+    monkeypatch.setattr(Broken, "check", lambda self, problem: None)
+    names = ["broken", "reference", "torch_bf16", "quantize"]
+    made = suite(variants=names, stages=["gemm", "quantize"], **EMULATED)
+    _, found = execute(path, made)
+    reasons = {r.variant: r.reason for r in found.rows}
+    assert {r.status for r in found.rows} == {"rejected"}
+    assert "modelled_ms" in reasons["broken"]
+    assert "runs on cpu or cuda, got gfx1250:emulated" in reasons["torch_bf16"]
+    assert "runs on a real device" in reasons["quantize"]
+
+
+def test_modelled_row_is_marked_and_verified(path, modelled):
+    _, found = execute(path, suite(variants=["broken"], **EMULATED))
+    assert {(r.status, r.median_ms, r.device) for r in found.rows} == {
+        ("modelled", 0.25, "gfx1250:emulated")
+    }
+    for row in found.rows:
+        assert row.who == "broken (modelled)"
+        assert 0 <= row.oracle["worst"] <= 1
+        assert row.reason == "model of an emulated device; run and verified in the emulator"
+        assert row.roofs == {}
+
+
+def test_wrong_result_of_an_emulated_device_is_not_modelled(path, modelled):
+    modelled.defect = "wrong"
+    _, found = execute(path, suite(variants=["broken"], **EMULATED))
+    assert {(r.status, r.median_ms) for r in found.rows} == {("wrong", None)}
+
+
+def test_large_emulated_product_is_modelled_without_being_run(path, modelled, monkeypatch):
+    monkeypatch.setattr(runner, "EMULATED_FLOPS", 2 * 32**3)
+    monkeypatch.setattr(Broken, "launch", lambda *rest: pytest.fail("run to be modelled"))
+    monkeypatch.setattr(Broken, "prepare", lambda *rest: pytest.fail("prepared to be modelled"))
+    names = ["broken", "broken/prepared"]
+    made = suite(
+        {"kind": "square", "sizes": [64]}, variants=names, stages=["gemm", "total"], **EMULATED
     )
-    row = next(r for r in found.rows if r.variant == "broken")
-    assert (row.status, row.median_ms, row.speedup) == ("modelled", 0.25, None)
-    assert row.device == "gfx1250:emulated"
+    _, found = execute(path, made)
+    by_stage = {(r.variant, r.stage): r for r in found.rows}
+    for name in names:
+        assert by_stage[name, "gemm"].reason == "model of an emulated device; not run"
+        assert by_stage[name, "gemm"].oracle == {}
+        assert "a model of the gemm alone, got total" in by_stage[name, "total"].reason
+    assert by_stage["broken/prepared", "gemm"].speedup == 1.0
+
+
+def test_slow_variant_is_not_called_again_on_greater_cases(path, broken, monkeypatch):
+    calls, now = [], [0.0]
+
+    def launch(self, plan, a, b, out, args):
+        calls.append(plan.problem.m)
+        now[0] += 0.05
+
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=time.monotonic)
+    monkeypatch.setattr(runner, "time", clock)
+    monkeypatch.setattr(Broken, "launch", launch)
+    made = suite(
+        {"kind": "square", "sizes": [64, 32, 96]},
+        variants=["broken"],
+        stages=["gemm", "total"],
+        max_call_seconds=0.01,
+    )
+    _, found = execute(path, made)
+    rows = {(r.m, r.stage): r for r in found.rows if r.variant == "broken"}
+    assert {row.status for row in rows.values()} == {"too_slow"}
+    # At 64 the total is expected to take as long as the product; at 32 an eighth, which is tried.
+    assert calls == [64, 32]
+    assert rows[64, "gemm"].reason == "a call takes 0.05 s, above 0.01 s"
+    assert rows[96, "gemm"].reason.startswith("not tried: a call would take about 0.169 s")
+
+
+def test_case_that_would_end_after_the_limit_is_not_begun(path, monkeypatch):
+    # The run begins, the first case begins, it ends.
+    clock = itertools.chain([0.0, 0.0], itertools.repeat(40.0))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(clock))
+    outcome, _ = execute(path, suite(variants=["reference"], time_limit_seconds=70.0))
+    assert (outcome.done, outcome.not_begun) == (1, 1)
+
+
+@pytest.mark.parametrize(("bf16", "baseline"), [(0.2, "torch_bf16"), (0.05, "torch_fp32")])
+def test_torch_as_baseline_is_what_the_machine_multiplies_faster(path, monkeypatch, bf16, baseline):
+    given = roofs.Roofs({"copy": 10.0}, {"float32": 0.1, "bfloat16": bf16})
+    monkeypatch.setattr(roofs, "measure", lambda device, clock: given)
+    _, found = execute(path, suite(variants=["reference"], baseline="torch"))
+    assert {r.baseline for r in found.rows} == {baseline}
+    assert {r.variant for r in found.rows} == {"reference", "torch_fp32", "torch_bf16"}
+
+
+def test_distribution_that_is_not_installed_is_a_row(path, monkeypatch):
+    def missing():
+        raise DistributionUnavailable("distribution minilm: needs the package")
+
+    monkeypatch.setattr(distributions, "_minilm_weights", missing)
+    operands.forget()
+    table = {"kind": "square", "sizes": [32], "distributions": ["minilm"]}
+    _, found = execute(path, suite(table, variants=["reference"]))
+    assert {(r.status, r.reason) for r in found.rows} == {
+        ("rejected", "distribution minilm: needs the package")
+    }
 
 
 def test_threads_are_pinned_stated_and_restored(path):

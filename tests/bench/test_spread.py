@@ -76,3 +76,11 @@ def test_mean_is_the_geometric_mean():
 
 def test_family_of_bands_holds_together():
     assert spread.each_confidence(0.99, 10) ** 10 == pytest.approx(0.99)
+
+
+def test_pooled_deviation_and_its_degrees_of_freedom():
+    assert spread.pooled([]) == spread.Pooled(0.0, 0)
+    assert spread.pooled([[3.0], [5.0]]) == spread.Pooled(0.0, 0)
+    # Squares 2 * 1 and 2 * 4 over 1 + 1 degrees.
+    found = spread.pooled([[1.0, 3.0], [10.0, 14.0]])
+    assert (found.sigma, found.degrees) == (math.sqrt(5), 2)

@@ -193,6 +193,7 @@ def test_sample_that_stays_disturbed_is_counted(monkeypatch):
 def test_warm_up_reaches_every_buffer():
     seen = set()
     contender = Contender([lambda i=i: seen.add(i) for i in range(5)])
+    contender.call()
     timing.estimate(contender, WallClock())
     timing.warm_up(contender, 0.0, WallClock())
     assert seen == set(range(5))

@@ -20,6 +20,7 @@ import mxgemm
 from command_line import COMMAND, Emulated, Refuser, assert_fails
 from hostile_files import HOSTILE_SAFETENSORS, write_all
 from mxgemm import checkpoints, cli, dispatch, settings
+from mxgemm.runtime import native_cpu
 
 pytestmark = pytest.mark.host
 
@@ -192,6 +193,44 @@ def test_info_shows_what_a_setting_is_set_to(
     monkeypatch.setenv("MXGEMM_BACKEND", "reference")
     setting = run_json("info")["settings"][0]
     assert (setting["variable"], setting["value"]) == ("MXGEMM_BACKEND", "reference")
+
+
+ISAS = native_cpu.available_isas()
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not ISAS, reason="IMPORT: needs the compiled module mxgemm._native_cpu")
+@pytest.mark.parametrize("override", ["", *ISAS])
+def test_info_shows_the_instruction_sets_and_which_one_is_used(
+    run: Any, run_json: Any, monkeypatch: pytest.MonkeyPatch, override: str
+) -> None:
+    monkeypatch.setenv("MXGEMM_CPU_ISA", override)
+    sets = run_json("info")["instruction_sets"]
+    assert [s["name"] for s in sets] == native_cpu.built_isas()
+    assert [s["name"] for s in sets if s["available"]] == ISAS
+    (used,) = (s for s in sets if s["used"])
+    assert used["name"] == (override or ISAS[0])
+    assert ("by MXGEMM_CPU_ISA" in used["status"]) == bool(override)
+    _, out, _ = run("info")
+    assert "MXGEMM_CPU_ISA chooses another" in out
+    assert used["status"][:20] in out
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not ISAS, reason="IMPORT: needs the compiled module mxgemm._native_cpu")
+def test_info_says_that_no_instruction_set_is_used_where_the_setting_names_none(
+    run_json: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MXGEMM_CPU_ISA", "mmx")
+    dispatch.cache.clear()
+    try:
+        found = run_json("info")
+    finally:
+        dispatch.cache.clear()
+    assert not any(s["used"] for s in found["instruction_sets"])
+    (backend,) = (b for b in found["backends"] if b["name"] == "native_cpu")
+    assert backend["code"] == "SETTING"
+    assert f"must be one of {', '.join(ISAS)} on this processor, got 'mmx'" in backend["status"]
 
 
 PROBLEM = ("--m", "64", "--n", "128", "--k", "256")

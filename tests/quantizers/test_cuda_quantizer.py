@@ -52,8 +52,6 @@ def needs_device(x: torch.Tensor, options: QuantizeOptions) -> None:
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda c: "-".join(map(str, c)))
 def test_both_directions_are_the_reference_bit_for_bit(combination) -> None:
     dtype, rule, rounding, rotation, block_2d, prescale, (rows, k), kind = combination
-    if block_2d and rule == "search":
-        pytest.skip("FORMAT: the search rule over 32 x 32 tiles is left to the reference")
     options = QuantizeOptions(
         rule=rule,
         rounding=rounding,
@@ -62,9 +60,60 @@ def test_both_directions_are_the_reference_bit_for_bit(combination) -> None:
         prescale=prescale,
         seed=0x0123456789ABCDEF if rounding == "stochastic" else 0,
     )
+    assert_the_reference(matrix(kind, rows, k, dtype), options)
+
+
+# The kernels of the plain options: whole tiles and parts of them, more tiles than blocks, one row.
+PLAIN_SIZES = (
+    (1, 32),
+    (3, 96),
+    (128, 128),
+    (129, 4096),
+    (1000, 1056),
+    (2053, 160),
+    (4128, 2080),
+    (3080, 4128),
+)
+PLAIN = cases.pairwise((DTYPES, [rule for rule in RULES if rule != "search"], PLAIN_SIZES, KINDS))
+
+
+@pytest.mark.parametrize("combination", PLAIN, ids=lambda c: "-".join(map(str, c)))
+def test_the_plain_kernels_are_the_reference_bit_for_bit(combination, monkeypatch) -> None:
+    monkeypatch.setattr(cuda, "FEW_TILES", 1)
+    dtype, rule, (rows, k), kind = combination
+    assert_the_reference(matrix(kind, rows, k, dtype), QuantizeOptions(rule=rule))
+
+
+LEADERS = (4.0, 5.5, 6.0, 6.5, 7.0, 7.96875)
+"""Largest magnitudes of a block: either side of where the rules change the scale."""
+
+
+@pytest.mark.parametrize("exponent", [-6, 0, 9])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "search"])
+def test_every_16_bit_value_gets_the_reference_code(
+    rule: str, dtype: torch.dtype, exponent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All values of nine binades, in blocks with every leader, at three places of the exponent."""
+    monkeypatch.setattr(cuda, "FEW_TILES", 1)
+    sixteen = torch.float16 if dtype is torch.float16 else torch.bfloat16
+    values = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(sixteen)
+    values = values[(values.abs() >= 2**-6) & (values.abs() < 8)].float()
+    blocks = []
+    for leader in LEADERS:
+        inside = values[values.abs() <= leader]
+        inside = inside[: len(inside) // 31 * 31].view(-1, 31)
+        blocks.append(torch.nn.functional.pad(inside, (0, 1), value=leader))
+    x = torch.cat(blocks) * 2.0**exponent
+    assert_the_reference(
+        x[: len(x) // 4 * 4].reshape(-1, 128).to(dtype), QuantizeOptions(rule=rule)
+    )
+
+
+def assert_the_reference(x: torch.Tensor, options: QuantizeOptions) -> None:
     if not torch.cuda.is_available():
         pytest.skip("DEVICE: needs an NVIDIA Hopper GPU, torch sees none")
-    x = matrix(kind, rows, k, dtype)
+    rows, k = x.shape
     moved = x.cuda()
     needs_device(moved, options)
     multiple = options.contraction_multiple

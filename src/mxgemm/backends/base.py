@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Literal, TypedDict, Unpack
+from typing import ClassVar, Literal, NoReturn, TypedDict, Unpack
 
 import torch
 
@@ -21,6 +21,7 @@ from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.errors import LayoutMismatch, UnsupportedProblem
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, OperandSpec
+from mxgemm.quantizers import Quantization, QuantizeKeywords, quantization
 from mxgemm.tensor import CANONICAL, MXTensor
 
 Side = Literal["a", "b"]
@@ -31,8 +32,13 @@ FP32_UNIT = 2.0**-24
 
 
 class RejectionCode(StrEnum):
-    """Why a backend says no; a shared vocabulary, so that tables and tests can group reasons."""
+    """Why a backend says no; a shared vocabulary, so that tables and tests can group reasons.
 
+    SETTING: a setting asks for what this machine lacks; then no other backend takes the problem
+    unasked.
+    """
+
+    SETTING = "SETTING"
     ARCH = "ARCH"
     IMPORT = "IMPORT"
     VERSION = "VERSION"
@@ -124,6 +130,7 @@ class PreparedOperand:
         payload: the backend's buffers.
         nbytes: their size in bytes.
         device: where they are.
+        spec: the spec that a problem with this operand holds.
     """
 
     backend: str
@@ -135,6 +142,32 @@ class PreparedOperand:
     payload: object
     nbytes: int
     device: torch.device
+    spec: OperandSpec = field(init=False)
+
+    def __post_init__(self) -> None:
+        source = self.source
+        spec = OperandSpec(source.format, source.layout, source.rotation, self.backend)
+        object.__setattr__(self, "spec", spec)
+
+    @classmethod
+    def quantized(
+        cls, source: Quantization, *, backend: str, side: Side, payload: object, nbytes: int
+    ) -> PreparedOperand:
+        """Return the prepared form, whose buffers are `payload`, of a matrix that was quantized
+        straight to it.
+        """
+        rows, k = source.matrix.shape
+        return cls(
+            backend=backend,
+            side=side,
+            shape=(rows, k),
+            stored_k=source.stored_k,
+            source=OperandSpec(rotation=source.options.rotation),
+            prescale=source.options.prescale_factor,
+            payload=payload,
+            nbytes=nbytes,
+            device=source.matrix.device,
+        )
 
     @classmethod
     def of(
@@ -151,13 +184,6 @@ class PreparedOperand:
             payload=payload,
             nbytes=nbytes,
             device=operand.device,
-        )
-
-    @property
-    def spec(self) -> OperandSpec:
-        """The spec that a problem with this operand holds."""
-        return OperandSpec(
-            self.source.format, self.source.layout, self.source.rotation, self.backend
         )
 
 
@@ -179,9 +205,17 @@ class EpilogueKeywords(TypedDict, total=False):
 
 
 class Backend(ABC):
-    """One way to compute the GEMM. Instances hold no state: what a call needs is in the plan."""
+    """One way to compute the GEMM. Instances hold no state: what a call needs is in the plan.
+
+    Attributes:
+        name: what callers and reports call it.
+        calls_torch: `launch` calls operators of torch, in which a gradient would be recorded.
+        prepared_sides: the sides for which the backend has a form of its own.
+    """
 
     name: ClassVar[str]
+    calls_torch: ClassVar[bool] = True
+    prepared_sides: ClassVar[frozenset[Side]] = frozenset()
 
     def automatic(self, problem: GemmProblem) -> bool:
         """Return whether the backend may be taken for `problem` without being named."""
@@ -216,14 +250,16 @@ class Backend(ABC):
         """
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
-        """Return `operand` in this backend's own form, good for every m of this (n, k).
-
-        Raises:
-            UnsupportedProblem: the backend has no such form.
+        """Return `operand` in this backend's own form, good for every m of this (n, k); called for
+        `prepared_sides` only.
         """
-        raise UnsupportedProblem(
-            f"prepare_{side} on {self.name}: the backend has no prepared form, got {operand!r}"
-        )
+        raise NotImplementedError
+
+    def quantize(self, plan: GemmPlan, source: Quantization, side: Side) -> PreparedOperand:
+        """Return what `prepare` makes of the quantized matrix, bit for bit; a backend that gets
+        there in one step overrides it. Called for `prepared_sides` only.
+        """
+        return self.prepare(plan, source.tensor(), side)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,14 +281,57 @@ class GemmPlan:
     summary: str = ""
 
     def prepare_a(self, operand: MXTensor) -> PreparedOperand:
-        """Return the first operand in the backend's own form."""
+        """Return the first operand in the backend's own form.
+
+        Raises:
+            UnsupportedProblem: the backend has no such form.
+        """
+        self._check_form("prepare_a", "a", operand)
         return self.backend.prepare(self, operand, "a")
 
     def prepare_b(self, operand: MXTensor) -> PreparedOperand:
         """Return the second operand (a weight) in the backend's own form, good for every m of
         this (n, k).
+
+        Raises:
+            UnsupportedProblem: the backend has no such form.
         """
+        self._check_form("prepare_b", "b", operand)
         return self.backend.prepare(self, operand, "b")
+
+    def quantize_a(self, x: torch.Tensor, **options: Unpack[QuantizeKeywords]) -> PreparedOperand:
+        """Return what `prepare_a` makes of `mxgemm.quantize(x, **options)`, the same bits, without
+        the packed tensor in between where the backend can.
+
+        Args:
+            x: float32, bfloat16 or float16 [..., K].
+            **options: as `mxgemm.quantize`, which has a layout besides.
+
+        Raises:
+            UnsupportedProblem: the backend has no form of its own for this side.
+            TypeError, ValueError: as `mxgemm.quantize`.
+        """
+        return self._quantize(x, "a", options)
+
+    def quantize_b(self, x: torch.Tensor, **options: Unpack[QuantizeKeywords]) -> PreparedOperand:
+        """Return what `prepare_b` makes of `mxgemm.quantize(x, **options)`; as `quantize_a`."""
+        return self._quantize(x, "b", options)
+
+    def _quantize(self, x: torch.Tensor, side: Side, options: QuantizeKeywords) -> PreparedOperand:
+        what = f"quantize_{side}"
+        self._check_form(what, side, x)
+        return self.backend.quantize(self, quantization(x, what, **options), side)
+
+    def _check_form(self, what: str, side: Side, operand: MXTensor | torch.Tensor) -> None:
+        """Raise unless the backend has a form of its own for this side."""
+        if side not in self.backend.prepared_sides:
+            got = repr(operand)
+            if isinstance(operand, torch.Tensor):
+                got = f"{operand.dtype} {tuple(operand.shape)}"
+            raise UnsupportedProblem(
+                f"{what} on {self.backend.name}: the backend has no prepared form of this operand, "
+                f"got {got}"
+            )
 
     def __call__(
         self,
@@ -286,7 +365,6 @@ class GemmPlan:
             )
         return self.run(a, b, call.output(), call.args)
 
-    @torch.no_grad()
     def run(self, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs) -> torch.Tensor:
         """Compute D into `out` and return it; everything must already be as the problem says.
 
@@ -297,35 +375,59 @@ class GemmPlan:
             LayoutMismatch: an operand is not what the plan was made for.
         """
         problem = self.problem
-        for side, operand, rows, spec in (
-            ("a", a, problem.m, problem.a),
-            ("b", b, problem.n, problem.b),
+        if not (
+            self._fits("a", a, problem.m, problem.a) and self._fits("b", b, problem.n, problem.b)
         ):
-            if (
-                (operand.shape[0], operand.stored_k) != (rows, problem.k)
-                or spec_of(operand) != spec
-                or operand.device != problem.device.torch_device
-            ):
-                raise LayoutMismatch(
-                    f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and "
-                    f"stored k {problem.k} on {problem.device.torch_device}, got {operand!r}; "
-                    f"make a plan for this operand"
-                )
-            if isinstance(operand, PreparedOperand) and operand.side != side:
-                raise LayoutMismatch(
-                    f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got "
-                    f"an operand prepared as {operand.side}; prepare it anew"
-                )
-        if problem.m == 0 or problem.n == 0:
-            if args.bias_grad is not None:
-                args.bias_grad.zero_()
-            return out
-        if problem.k == 0:
+            self._refuse(a, b)
+        if problem.m == 0 or problem.n == 0 or problem.k == 0:
+            self._run_empty(out, args)
+        elif self.backend.calls_torch:
+            with torch.no_grad():
+                self.backend.launch(self, a, b, out, args)
+        else:
+            self.backend.launch(self, a, b, out, args)
+        return out
+
+    def _fits(self, side: Side, operand: Operand, rows: int, spec: OperandSpec) -> bool:
+        """Return whether the plan was made for `operand`."""
+        problem = self.problem
+        if (
+            operand.shape[0] != rows
+            or operand.stored_k != problem.k
+            or operand.device != problem.device.torch_device
+        ):
+            return False
+        if isinstance(operand, PreparedOperand):
+            return operand.side == side and (operand.spec is spec or operand.spec == spec)
+        return spec.describes(operand)
+
+    def _refuse(self, a: Operand, b: Operand) -> NoReturn:
+        """Raise LayoutMismatch about the first operand that the plan was not made for."""
+        problem = self.problem
+        first = not self._fits("a", a, problem.m, problem.a)
+        side: Side = "a" if first else "b"
+        operand = a if first else b
+        if isinstance(operand, PreparedOperand) and operand.side != side:
+            raise LayoutMismatch(
+                f"plan on {self.backend.name}: {side} must be prepared by prepare_{side}, got an "
+                f"operand prepared as {operand.side}; prepare it anew"
+            )
+        spec, rows = (problem.a, problem.m) if first else (problem.b, problem.n)
+        raise LayoutMismatch(
+            f"plan on {self.backend.name}: {side} must be {spec} with {rows} rows and stored k "
+            f"{problem.k} on {problem.device.torch_device}, got {operand!r}; make a plan for this "
+            f"operand"
+        )
+
+    @torch.no_grad()
+    def _run_empty(self, out: torch.Tensor, args: EpilogueArgs) -> None:
+        """Compute a D without elements, or one whose product is empty sums."""
+        problem = self.problem
+        if problem.m and problem.n:
             product = torch.zeros(problem.m, problem.n, dtype=torch.float32, device=out.device)
             epilogue_module.apply(product, problem.epilogue, args, out)
-            return out
-        self.backend.launch(self, a, b, out, args)
-        return out
+        elif args.bias_grad is not None:
+            args.bias_grad.zero_()
 
 
 def spec_of(operand: Operand) -> OperandSpec:

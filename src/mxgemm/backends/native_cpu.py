@@ -62,6 +62,8 @@ class NativeCpu(Backend):
     """MXFP4 x MXFP4 on x86-64, or on any processor by its plain C++ kernels."""
 
     name: ClassVar[str] = "native_cpu"
+    calls_torch: ClassVar[bool] = False
+    prepared_sides: ClassVar[frozenset[Side]] = frozenset({"b"})
 
     def probe(self) -> Rejection | None:
         try:
@@ -73,7 +75,7 @@ class NativeCpu(Backend):
                 f"C++17 compiler",
             )
         except ValueError as error:
-            return Rejection(RejectionCode.ARCH, str(error))
+            return Rejection(RejectionCode.SETTING, str(error))
         return None
 
     def check(self, problem: GemmProblem) -> Rejection | None:
@@ -115,8 +117,6 @@ class NativeCpu(Backend):
         return GemmPlan(backend=self, problem=problem, config=config, summary=str(config))
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
-        if side == "a":
-            return super().prepare(plan, operand, side)
         payload = runtime.module().prepare(
             runtime.kernels(_config(plan).isa),
             _matrix(operand),

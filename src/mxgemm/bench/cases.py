@@ -32,6 +32,10 @@ TIMERS = ("auto", "wall", "events", "graph")
 OUT_DTYPES = ("float32", "bfloat16", "float16")
 QUANTIZE = "quantize"
 
+TORCH = "torch"
+TORCH_BASELINES = ("torch_fp32", "torch_bf16")
+"""As a baseline, `TORCH` is that of the two whose matrix roof is higher in the run itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -108,7 +112,8 @@ class Suite:
         title: one line for people.
         cases: what is measured.
         variants: who is measured; see `mxgemm.bench.variants`.
-        baseline: variant that speed-ups refer to.
+        baseline: variant that speed-ups refer to; "torch" takes torch_bf16 or torch_fp32, whichever
+            this machine multiplies faster.
         stages: which of a variant's steps are timed; see `STAGES`.
         device: as `DeviceSpec.parse` takes it.
         threads: CPU threads; 0 leaves the process's number.
@@ -120,9 +125,11 @@ class Suite:
         rounds: least and greatest number of rounds.
         visits: how often the whole list of cases is gone through; each visit has buffers of its own
             and another moment, so that the spread among visits shows what rounds cannot.
-        max_call_seconds: a variant whose call takes longer is reported as too slow.
+        max_call_seconds: a variant whose call takes longer is reported as too slow, and is not
+            called any more on cases that would take it longer still.
         max_gflop: cases above it are left out, and counted.
-        time_limit_seconds: no case is begun after it.
+        time_limit_seconds: no case is begun that, taking as long as the longest of the last three,
+            would end after it.
     """
 
     name: str

@@ -49,8 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", help="variant that speed-ups refer to, for the suite's")
     parser.add_argument("--device", help="cpu, cuda[:index] or an emulated one, for the suite's")
     parser.add_argument("--threads", type=int, help="CPU threads, for the suite's")
+    parser.add_argument("--visits", type=int, help="visits of each case, for the suite's")
     parser.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="begin no case after it"
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="begin no case that would end after it",
     )
     parser.add_argument(
         "--check",
@@ -108,6 +112,7 @@ def overridden(suite: Suite, args: argparse.Namespace) -> Suite:
         ("baseline", "baseline"),
         ("device", "device"),
         ("threads", "threads"),
+        ("visits", "visits"),
         ("time_limit", "time_limit_seconds"),
     ):
         value = getattr(args, argument)

@@ -5,16 +5,20 @@ that a machine which is slower today cancels; with `--absolute`, or where a case
 is the row's own time. Within one file two variants are compared round by round.
 
 The band of a ratio follows from the rows' own samples (`spread`): their rounds, their visits at
-other moments, and across files how unevenly the rows of one variant moved. All bands of one
-comparison hold together with 99 %. A change counts only where its whole band is below
-`--fail-below`, of a single row or of the geometric mean of a variant's rows in a pass.
+other moments, and across files how unevenly the rows of one variant moved. What a visit finds of
+one row it tends to find of its neighbours, so that a geometric mean is judged by how far it differs
+from visit to visit, where there are enough of them. All bands of one comparison hold together with
+99 %. A change counts only where its whole band is below `--fail-below`, of a single row or of the
+geometric mean of a variant's rows in a pass.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
+import statistics
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -26,12 +30,19 @@ from rich.table import Table
 
 from mxgemm.bench import results, spread
 from mxgemm.bench.errors import BenchError, ResultsError
-from mxgemm.bench.results import TIMED, Row
+from mxgemm.bench.results import MODELLED, TIMED, Row
 from mxgemm.bench.spread import Estimate
 
 FAMILY_CONFIDENCE = 0.99
 FAIL_BELOW_ACROSS, FAIL_BELOW_WITHIN = 0.97, 1.0
 """Two runs differ by page placement and heat, which no round shows; within one nothing excuses."""
+
+ENOUGH_VISITS = 4
+"""From as many visits on, a mean's own spread among them says more than what its rows show."""
+
+ENOUGH_DEGREES = 6
+"""Rows of one variant and pass share their spread among visits; with fewer degrees of freedom all
+rows of a file do."""
 
 EXIT_OK, EXIT_SLOWER, EXIT_ERROR = 0, 1, 2
 
@@ -105,12 +116,17 @@ def across(base: Iterable[Row], new: Iterable[Row], *, absolute: bool = False) -
         estimate = spread.difference(old.estimate, now.estimate)
         case, variant, stage = key
         changes.append(Change(case, old.pass_name, variant, stage, estimate, old.against))
-    groups = _grouped(changes).values()
-    unevenness = spread.deviation([c.estimate.center for c in group] for group in groups)
-    further = spread.beyond(unevenness, (c.estimate.error for c in changes))
+    groups = _grouped(changes)
+    unevenness = spread.deviation([c.estimate.center for c in group] for group in groups.values())
+    further = spread.beyond(unevenness, [c.estimate.error for c in changes])
+    means = []
+    for group in groups.values():
+        runs = [[side[c.case, c.variant, c.stage] for c in group] for side in (olds, news)]
+        estimate = spread.difference(*(_mean(run) for run in runs))
+        means.append(_mean_change(group, spread.widen(estimate, further / math.sqrt(len(group)))))
     widened = tuple(replace(c, estimate=spread.widen(c.estimate, further)) for c in changes)
     unmatched = tuple(" ".join(key) for key in sorted(set(olds) ^ set(news)))
-    return _comparison(widened, further, unmatched)
+    return _comparison(widened, tuple(means), further, unmatched)
 
 
 def within(rows: Iterable[Row], base: str, new: str) -> Comparison:
@@ -130,27 +146,39 @@ def within(rows: Iterable[Row], base: str, new: str) -> Comparison:
         raise ResultsError(
             f"compare: needs at least one case that times both {base} and {new}, got none"
         )
-    visits = [_visits(old, now) for old, now in pairs]
+    found = _over_visits([(now, base, _visits(old, now)) for old, now in pairs])
     changes = tuple(
-        Change(old.case, old.pass_name, new, old.stage, estimate, base)
-        for (old, _), estimate in zip(pairs, _over_visits(visits), strict=True)
+        Change(now.case, now.pass_name, new, now.stage, measured.estimate, base)
+        for (_, now), measured in zip(pairs, found, strict=True)
     )
-    return _comparison(changes, 0.0, ())
+    of = dict(zip(changes, found, strict=True))
+    means = tuple(
+        _mean_change(group, _mean([of[change] for change in group]))
+        for group in _grouped(changes).values()
+    )
+    return _comparison(changes, means, 0.0, ())
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A row's log speed-up over its baseline, or minus the logarithm of its time."""
+    """A row's log speed-up over its baseline, or minus the logarithm of its time.
+
+    Attributes:
+        pass_name, against: see `Change`.
+        visits: one a visit.
+        estimate: over all visits.
+    """
 
     pass_name: str
     against: str
+    visits: tuple[Estimate, ...]
     estimate: Estimate
 
 
 def _measured(rows: Iterable[Row], *, absolute: bool) -> dict[tuple[str, str, str], _Measured]:
     """Return what is compared of each timed row; a baseline itself only by its time."""
     timed = {row.key: row for row in rows if row.status == TIMED}
-    found: list[tuple[Row, str, list[Estimate]]] = []
+    found: list[tuple[Row, str, tuple[Estimate, ...]]] = []
     for row in timed.values():
         key = (row.case, row.baseline, results.reference_stage(row.stage))
         reference = timed.get(key)
@@ -158,41 +186,65 @@ def _measured(rows: Iterable[Row], *, absolute: bool) -> dict[tuple[str, str, st
             found.append((row, "time", _visits(None, row)))
         elif reference.key != row.key:
             found.append((row, row.baseline, _visits(reference, row)))
-    estimates = _over_visits([visits for _, _, visits in found])
-    return {
-        row.key: _Measured(row.pass_name, against, estimate)
-        for (row, against, _), estimate in zip(found, estimates, strict=True)
-    }
+    measured = _over_visits(found)
+    return {row.key: value for (row, _, _), value in zip(found, measured, strict=True)}
 
 
-def _visits(base: Row | None, new: Row) -> list[Estimate]:
+def _visits(base: Row | None, new: Row) -> tuple[Estimate, ...]:
     """Return log(base / new) of each visit; log(1 ms / new) without a base."""
     bases = base.by_visit() if base is not None else [(1.0,) * count for count in new.rounds]
-    return [spread.paired(old, now) for old, now in zip(bases, new.by_visit(), strict=True)]
+    return tuple(spread.paired(old, now) for old, now in zip(bases, new.by_visit(), strict=True))
 
 
-def _over_visits(rows: list[list[Estimate]]) -> list[Estimate]:
-    """Return each row's mean over its visits, with the deviation that all rows' visits show."""
-    among = spread.deviation([visit.center for visit in visits] for visits in rows)
-    further = spread.beyond(among, (visit.error for visits in rows for visit in visits))
-    return [spread.widen(spread.mean(visits), further / math.sqrt(len(visits))) for visits in rows]
+def _over_visits(rows: list[tuple[Row, str, tuple[Estimate, ...]]]) -> list[_Measured]:
+    """Return each row's mean over its visits, whose error is at least what visits differ by: those
+    of its variant, stage and pass, or those of all rows where they are few.
+    """
+    groups: dict[tuple[str, str, str], list[list[float]]] = {}
+    for row, _, visits in rows:
+        key = (row.variant, row.stage, row.pass_name)
+        groups.setdefault(key, []).append([visit.center for visit in visits])
+    everything = spread.pooled(itertools.chain.from_iterable(groups.values()))
+    found = []
+    for row, against, visits in rows:
+        among = spread.pooled(groups[row.variant, row.stage, row.pass_name])
+        if among.degrees < ENOUGH_DEGREES:
+            among = everything
+        estimate = spread.mean(visits)
+        error = among.sigma / math.sqrt(len(visits))
+        if error > estimate.error:
+            estimate = Estimate(estimate.center, error, among.degrees + 1)
+        found.append(_Measured(row.pass_name, against, visits, estimate))
+    return found
+
+
+def _mean(rows: list[_Measured]) -> Estimate:
+    """Return the mean of several rows of one run, whose error is at least what it differs by from
+    visit to visit, where there are enough.
+    """
+    estimate = spread.mean([row.estimate for row in rows])
+    counts = {len(row.visits) for row in rows}
+    if len(counts) > 1 or min(counts) < ENOUGH_VISITS:
+        return estimate
+    each = [
+        statistics.fmean(visit.center for visit in visits)
+        for visits in zip(*(row.visits for row in rows), strict=True)
+    ]
+    error = statistics.stdev(each) / math.sqrt(len(each))
+    return Estimate(estimate.center, error, len(each)) if error > estimate.error else estimate
+
+
+def _mean_change(group: list[Change], estimate: Estimate) -> Change:
+    first = group[0]
+    return replace(first, case=first.pass_name, estimate=estimate, rows=len(group))
 
 
 def _comparison(
-    changes: tuple[Change, ...], deviation: float, unmatched: tuple[str, ...]
+    changes: tuple[Change, ...],
+    means: tuple[Change, ...],
+    deviation: float,
+    unmatched: tuple[str, ...],
 ) -> Comparison:
-    means = tuple(
-        Change(
-            key[2],
-            key[2],
-            key[0],
-            key[1],
-            spread.mean([c.estimate for c in group]),
-            group[0].against,
-            len(group),
-        )
-        for key, group in _grouped(changes).items()
-    )
     confidence = spread.each_confidence(FAMILY_CONFIDENCE, len(changes) + len(means))
     return Comparison(changes, means, confidence, deviation, unmatched)
 
@@ -266,6 +318,12 @@ def _load(path: Path, errors: Console) -> tuple[Row, ...]:
     if found.cut_off:
         errors.print(
             f"{escape(str(path))}: the last line was cut off and is left out", soft_wrap=True
+        )
+    if modelled := sum(row.status == MODELLED for row in found.rows):
+        errors.print(
+            f"{escape(str(path))}: {modelled} modelled rows are left out; only measured times are "
+            "compared",
+            soft_wrap=True,
         )
     return found.rows
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import torch
 
-from mxgemm.bench.errors import BenchError
+from mxgemm.bench.errors import Unavailable
 
 STUDENT_DEGREES = 4.0
 OUTLIER_FRACTION = 1 / 64
 OUTLIER_FACTOR = 32.0
 
 
-class DistributionUnavailable(BenchError):
+class DistributionUnavailable(Unavailable):
     """The data of a distribution are not installed."""
 
 

@@ -16,7 +16,7 @@ import torch
 import mxgemm
 from mxgemm.devices import DeviceSpec
 
-PACKAGES = ("torch", "triton", "numpy", "torchao")
+PACKAGES = ("torch", "triton", "numpy", "torchao", "openvino", "ggml-python")
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 CPU_INFO = Path("/proc/cpuinfo")
 FALLBACK_CACHE_BYTES = 32 << 20

@@ -15,3 +15,7 @@ class SuiteError(BenchError):
 
 class ResultsError(BenchError):
     """A rows file that cannot be read, written or compared."""
+
+
+class Unavailable(BenchError):
+    """A variant cannot do a case or a stage here; the text is the reason."""

@@ -22,20 +22,28 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from mxgemm import atomic_write
 from mxgemm.bench import results, spread
 from mxgemm.bench.errors import BenchError, ResultsError
 from mxgemm.bench.results import MODELLED, TIMED, Row
+from mxgemm.errors import MXError
 
 EXIT_OK, EXIT_ERROR = 0, 2
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
 """Okabe and Ito's palette, which colour-blind readers tell apart."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "+++", "---")
-LINES = ("-", "--", "-.", ":")
+LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+"""As many as share no factor with the colours, so that the two together repeat late."""
 MAX_PANELS = 6
 DECIMAL, SHORT_RANGE = 10, 30
+MODELLED_ALPHA = 0.45
+LABEL_HEIGHT, LABEL_GAP = 0.045, 0.02
+"""Of a label beside the axes, as shares of their height and width."""
+SLOT = 0.84
+"""Share of the width between two sizes of K in which a figure's variants stand."""
 LEAST_ERROR_RANGE = 3.0
-WIDTH, PANEL_HEIGHT = 9.0, 3.4
+WIDTH, PANEL_HEIGHT, WIDE_PANEL_HEIGHT = 9.0, 3.4, 2.6
 INK: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -55,7 +63,7 @@ class Style:
     color: str
     marker: str
     hatch: str
-    line: str
+    line: Any
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
@@ -74,20 +82,20 @@ def timed_gemms(rows: Iterable[Row]) -> list[Row]:
 
 def label(row: Row) -> str:
     """Return the name under which a row is drawn: its variant, with what sets it apart."""
-    parts = [row.variant] + (["with quantize"] if row.stage == "total" else [])
-    return " ".join(parts + (["(modelled)"] if row.status == MODELLED else []))
+    return f"{row.who} with quantize" if row.stage == "total" else row.who
 
 
 def geomean_by_pass(rows: Sequence[Row]) -> Any:
     """Return bars of the geometric-mean speed-up by pass and variant, with the parity line."""
-    drawn = [row for row in _against_baseline(rows) if row.status == TIMED]
+    drawn = _against_baseline(rows)
     if not drawn:
-        raise NothingToDraw("geomean_by_pass: needs timed rows with a speed-up, got none")
+        raise NothingToDraw("geomean_by_pass: needs rows with a speed-up, got none")
     groups: dict[tuple[str, str], list[float]] = {}
     for row in drawn:
         groups.setdefault((row.pass_name, label(row)), []).append(row.speedup or 0.0)
     passes = list(dict.fromkeys(row.pass_name for row in drawn))
     names = sorted({name for _, name in groups})
+    models = {label(row) for row in drawn if row.status == MODELLED}
     look = styles(names)
     bars = len(passes) * len(names)
     figure, (axes,) = _axes(1, height=max(2.2, 0.26 * bars + 0.35 * len(passes) + 1.0))
@@ -108,6 +116,7 @@ def geomean_by_pass(rows: Sequence[Row]) -> Any:
                 color=style.color,
                 hatch=style.hatch,
                 edgecolor="white",
+                alpha=MODELLED_ALPHA if name in models else 1.0,
                 label=name,
             )
             axes.text(
@@ -123,59 +132,61 @@ def geomean_by_pass(rows: Sequence[Row]) -> Any:
         position += 0.7
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1, label="parity", zorder=0.5)
     axes.set_yticks(ticks, passes)
-    axes.invert_yaxis()
+    axes.set_ylim(position - 0.4, -0.8)
     axes.set_xlim(0, max(1.05, top) * 1.18)
     axes.set_xlabel(f"geometric-mean speed-up over {_baselines(drawn)} (above 1 is faster)")
     return _with_legend(figure, [axes], "Speed-up by pass")
 
 
 def speedup_over_k(rows: Sequence[Row]) -> Any:
-    """Return speed-ups over the contraction size, a panel a pass: mean and range at each K."""
+    """Return speed-ups by contraction size, a panel a pass: mean and range at each K."""
     drawn = _against_baseline(rows)
     if not drawn:
         raise NothingToDraw("speedup_over_k: needs rows with a speed-up, got none")
     passes = list(dict.fromkeys(row.pass_name for row in drawn))[:MAX_PANELS]
     look = styles(label(row) for row in drawn)
-    figure, panels = _axes(len(passes))
+    figure, panels = _axes(len(passes), columns=1)
     for axes, pass_name in zip(panels, passes, strict=True):
         mine = [row for row in drawn if row.pass_name == pass_name]
-        names = sorted({label(row) for row in mine})
+        names, sizes = sorted({label(row) for row in mine}), sorted({row.k for row in mine})
         for index, name in enumerate(names):
-            # Side by side at one K, so that variants do not hide each other.
-            shift = 2 ** (0.12 * (index - (len(names) - 1) / 2))
-            _draw_ranges(axes, [row for row in mine if label(row) == name], look[name], name, shift)
+            # Side by side in the slot of one K, so that variants do not hide each other.
+            shift = SLOT * ((index + 0.5) / len(names) - 0.5)
+            places = {k: place + shift for place, k in enumerate(sizes)}
+            _draw_ranges(axes, [row for row in mine if label(row) == name], look[name], places)
+        for place in range(1, len(sizes), 2):
+            axes.axvspan(place - 0.5, place + 0.5, color="0.95", zorder=0)
         axes.axhline(1.0, color="black", linestyle="--", linewidth=1, label="parity")
-        axes.set_xscale("log", base=2)
+        axes.set_xticks(range(len(sizes)), [f"{k:,}" for k in sizes])
+        axes.set_xlim(-0.5, len(sizes) - 0.5)
         axes.set_yscale("log")
         axes.margins(y=0.12)
-        axes.set_xlim(min(row.k for row in mine) / 2, max(row.k for row in mine) * 2)
         _plain_ticks(axes)
         axes.set_title(pass_name, loc="left", fontsize=10)
         axes.set_xlabel("contraction size K")
         axes.set_ylabel(f"speed-up over\n{_baselines(mine)}")
-        axes.grid(visible=True, which="major", alpha=0.3)
+        axes.grid(visible=True, which="major", axis="y", alpha=0.3)
     return _with_legend(
         figure, panels, "Speed-up over the contraction size: geometric mean and range"
     )
 
 
-def _draw_ranges(axes: Any, rows: list[Row], style: Style, name: str, shift: float) -> None:
+def _draw_ranges(axes: Any, rows: list[Row], style: Style, places: dict[int, float]) -> None:
     """Draw one variant: its geometric mean at each K, and a line from its least to its greatest."""
     by_k: dict[int, list[float]] = {}
     for row in rows:
         by_k.setdefault(row.k, []).append(row.speedup or 1.0)
     for k, values in by_k.items():
-        axes.plot([k * shift] * 2, [min(values), max(values)], color=style.color, linewidth=1)
-    means = [spread.geometric_mean(values) for values in by_k.values()]
+        axes.plot([places[k]] * 2, [min(values), max(values)], color=style.color, linewidth=1)
     axes.scatter(
-        [k * shift for k in by_k],
-        means,
+        [places[k] for k in by_k],
+        [spread.geometric_mean(values) for values in by_k.values()],
         marker=style.marker,
         facecolors="white",
         edgecolors=style.color,
-        linewidths=1.4,
-        s=34,
-        label=name,
+        linewidths=1.2,
+        s=24,
+        label=label(rows[0]),
         zorder=3,
     )
 
@@ -195,7 +206,6 @@ def roofline(rows: Sequence[Row]) -> Any:
     steps = [low * (high / low) ** (i / 200) for i in range(201)]
     axes.plot(steps, [min(peak, gbps * x / 1e3) for x in steps], color="black", linewidth=1.5)
     axes.set_title(f"bandwidth roof {gbps:,.4g} GB/s", loc="left", fontsize=9)
-    _peaks(axes, matrix, low, high, peak)
     for name, chosen in _by_label(drawn):
         style = look[name]
         axes.scatter(
@@ -211,6 +221,7 @@ def roofline(rows: Sequence[Row]) -> Any:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlim(low, high)
+    _peaks(axes, matrix, low, high, peak)
     _plain_ticks(axes)
     axes.set_xlabel("arithmetic intensity, FLOP per byte of operands and output")
     axes.set_ylabel("TFLOP/s")
@@ -220,6 +231,8 @@ def roofline(rows: Sequence[Row]) -> Any:
 
 def _peaks(axes: Any, matrix: dict[str, float], low: float, high: float, peak: float) -> None:
     """Draw a line for each element type's peak, labelled at the right without overlap."""
+    bottom, top = axes.get_ylim()
+    line_height = (max(top, peak) / min(bottom, *matrix.values())) ** LABEL_HEIGHT
     above = 0.0
     for name, value in sorted(matrix.items(), key=lambda item: item[1]):
         axes.plot(
@@ -229,11 +242,11 @@ def _peaks(axes: Any, matrix: dict[str, float], low: float, high: float, peak: f
             linewidth=0.8,
             linestyle="-" if value == peak else ":",
         )
-        above = max(value, above * 1.35)
+        above = max(value, above * line_height)
         axes.annotate(
             f"{name} {value:,.4g}",
             (high, value),
-            (high * 1.25, above),
+            (high ** (1 + LABEL_GAP) / low**LABEL_GAP, above),
             fontsize=8,
             va="center",
             annotation_clip=False,
@@ -384,11 +397,12 @@ def _pyplot() -> Any:
     return importlib.import_module("matplotlib.pyplot")
 
 
-def _axes(count: int, height: float | None = None) -> tuple[Any, list[Any]]:
-    """Return a figure and its panels, two a row."""
-    columns = min(2, count)
+def _axes(count: int, height: float | None = None, columns: int = 2) -> tuple[Any, list[Any]]:
+    """Return a figure and its panels, at most `columns` a row."""
+    columns = min(columns, count)
     lines = -(-count // columns)
-    size = (WIDTH, height or PANEL_HEIGHT * lines + 0.6)
+    panel_height = PANEL_HEIGHT if columns > 1 else WIDE_PANEL_HEIGHT
+    size = (WIDTH, height or panel_height * lines + 0.6)
     figure, axes = _pyplot().subplots(
         lines, columns, figsize=size, squeeze=False, layout="constrained"
     )
@@ -477,10 +491,13 @@ def run(args: argparse.Namespace) -> int:
         args.output.mkdir(parents=True, exist_ok=True)
         for name, figure in drawn.items():
             for suffix in ("png", "svg"):
-                figure.savefig(args.output / f"{name}.{suffix}", dpi=150)
+                target = args.output / f"{name}.{suffix}"
+                with atomic_write.output_file(target, force=True) as path:
+                    figure.savefig(path, format=suffix, dpi=150)
         close_all()
-    except (BenchError, OSError) as error:
-        console.print(f"[bold]mxgemm figures:[/] {escape(str(error))}", soft_wrap=True)
+    except (MXError, OSError) as error:
+        text = escape(failure(args.output, error))
+        console.print(f"[bold]mxgemm figures:[/] {text}", soft_wrap=True)
         return EXIT_ERROR
     for reason in reasons:
         console.print(f"left out: {escape(reason)}")
@@ -488,6 +505,13 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps({"figures": list(drawn), "left_out": reasons}) + "\n")
     console.print(f"{len(drawn)} figures as PNG and SVG in {escape(str(args.output))}")
     return EXIT_OK
+
+
+def failure(target: Path, error: MXError | OSError) -> str:
+    """Return the line that says why an output is not there."""
+    if isinstance(error, OSError):
+        return f"output {target}: cannot be written: {error.strerror}"
+    return str(error)
 
 
 def read_all(paths: Iterable[Path], console: Console) -> list[Row]:

@@ -7,10 +7,11 @@ import math
 
 import torch
 
-from mxgemm.backends.base import Accumulation
+from mxgemm.backends.base import Accumulation, Side
 from mxgemm.bench import distributions
 from mxgemm.bench.cases import Case
 from mxgemm.bench.error_bound import Expected
+from mxgemm.bench.errors import Unavailable
 from mxgemm.quantizers import dequantize, quantize
 from mxgemm.tensor import MXTensor
 
@@ -32,6 +33,7 @@ class Operands:
     def __init__(self, case: Case, device: torch.device) -> None:
         self.case = case
         self.device = device
+        self._values: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
     @property
     def source_a(self) -> torch.Tensor:
@@ -61,9 +63,27 @@ class Operands:
             case.distribution, case.n, case.k, 2 * case.seed + 1, self.device, pad=case.pad
         )
 
+    def values(self, side: Side, dtype: torch.dtype) -> torch.Tensor:
+        """Return the values of `a` or `b` [rows, K] in `dtype`, made once; not to be written to.
+
+        Raises:
+            Unavailable: `dtype` does not hold them, because a scale is beyond its exponents.
+        """
+        key = (side, dtype)
+        if key not in self._values:
+            if dtype == torch.float64:
+                values = dequantize(self.a if side == "a" else self.b, dtype)
+            else:
+                exact = self.values(side, torch.float64)
+                values = exact.to(dtype)
+                if not torch.equal(values.double(), exact):
+                    raise Unavailable(f"{str(dtype)[6:]} does not hold these MXFP4 values exactly")
+            self._values[key] = values
+        return self._values[key]
+
     @functools.cached_property
     def _exact(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return exact_product(dequantize(self.a, torch.float64), dequantize(self.b, torch.float64))
+        return exact_product(self.values("a", torch.float64), self.values("b", torch.float64))
 
     def expected(self, accumulation: Accumulation) -> Expected:
         """Return the exact product of the quantized operands, to be summed as `accumulation`."""
@@ -82,6 +102,12 @@ class Operands:
         count = min(self.case.m, ACCURACY_ROWS)
         rows = torch.linspace(0, self.case.m - 1, count, device=self.device).long()
         return rows, self.source_a[rows].double() @ self.source_b.double().t()
+
+
+def expected_product(a: torch.Tensor, b: torch.Tensor, accumulation: Accumulation) -> Expected:
+    """Return what A @ B.T must be, for A [M, K] and B [N, K] that FP64 holds exactly."""
+    product, magnitude = exact_product(a, b)
+    return Expected(product, magnitude, a.shape[1], accumulation)
 
 
 def exact_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,15 +6,15 @@ stand side by side.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
 
 import torch
 
 from mxgemm.bench.cases import QUANTIZE, Case
+from mxgemm.bench.errors import Unavailable
 from mxgemm.bench.operands import Operands
-from mxgemm.bench.variants import Call, Unavailable, Variant, Work
+from mxgemm.bench.peers.base import require
+from mxgemm.bench.variants import Call, Variant, Work
 from mxgemm.devices import DeviceSpec
 from mxgemm.formats import MXFP4
 from mxgemm.quantizers import QuantizeOptions, quantize, quantize_pair, reference
@@ -72,9 +72,7 @@ def _copy(x: torch.Tensor, *, pad: bool) -> Work:
 def _torchao(x: torch.Tensor, *, pad: bool) -> Work:
     if pad and x.shape[1] % MXFP4.block:
         raise Unavailable(f"torchao_to_mx: K must be a multiple of {MXFP4.block}, got {x.shape[1]}")
-    if importlib.util.find_spec("torchao") is None:
-        raise Unavailable("torchao_to_mx: needs torchao, got none; pip install 'mxgemm[peers]'")
-    module = importlib.import_module("torchao.prototype.mx_formats.mx_tensor")
+    module = require("torchao.prototype.mx_formats.mx_tensor", "torchao")
 
     def call(copy: torch.Tensor) -> object:
         return module.MXTensor.to_mx(copy, torch.float4_e2m1fn_x2, MXFP4.block)

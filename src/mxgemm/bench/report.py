@@ -14,9 +14,10 @@ from string import Template
 from rich.console import Console
 from rich.markup import escape as escape_markup
 
-from mxgemm.bench import figures, spread, tables
-from mxgemm.bench.errors import BenchError
+from mxgemm import atomic_write
+from mxgemm.bench import figures, tables
 from mxgemm.bench.results import MODELLED, TIMED, Row
+from mxgemm.errors import MXError
 
 EXIT_OK, EXIT_ERROR = 0, 2
 
@@ -24,7 +25,7 @@ PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>$title</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem;
        color: #1a1a1a; background: #fff; }
 h1, h2 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
 table { border-collapse: collapse; font-size: 13px; margin: 1rem 0; width: 100%; }
@@ -32,6 +33,7 @@ th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: left;
          vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.modelled td { font-style: italic; } tr.bad td { font-weight: bold; }
+tr.group td { font-weight: bold; background: #f2f2f2; }
 figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 </style></head><body>
@@ -47,7 +49,8 @@ def page(rows: Sequence[Row], title: str) -> str:
     drawn, reasons = figures.draw_all(rows)
     sections = [
         _section("Where it was measured", _machines(rows)),
-        _section("Geometric-mean speed-ups", _speedups(rows)),
+        _section("What each variant computes", _computes(rows)),
+        _section("Geometric-mean speed-ups, with least and most", _speedups(rows)),
         *(
             _section(
                 name.replace("_", " ").capitalize(), f"<figure>{figures.svg(drawn[name])}</figure>"
@@ -77,10 +80,14 @@ def _section(title: str, content: str) -> str:
 
 
 def _table(header: Sequence[str], lines: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
-    """Return a table; its last `numbers` columns are numbers. A line is (class, cells)."""
+    """Return a table; its last `numbers` columns are numbers. A line is (class, cells); one cell
+    alone spans the table.
+    """
     first_number = len(header) - numbers
 
     def cells(tag: str, values: Sequence[str]) -> str:
+        if len(values) < len(header):
+            return f"<{tag} colspan={len(header)}>{escape(values[0])}</{tag}>"
         return "".join(
             f"<{tag}{' class=number' if i >= first_number else ''}>{escape(value)}</{tag}>"
             for i, value in enumerate(values)
@@ -97,24 +104,25 @@ def _machines(rows: Sequence[Row]) -> str:
     found: dict[str, tuple[str, ...]] = {}
     for row in rows:
         machine, roofs = row.machine, row.roofs
-        peaks = ", ".join(f"{name} {value:.3g}" for name, value in roofs.get("tflops", {}).items())
+        peaks = ", ".join(f"{name} {value:,.4g}" for name, value in roofs.get("tflops", {}).items())
         bandwidth = max(roofs.get("gbps", {"": 0.0}).values())
         versions = ", ".join(f"{name} {value}" for name, value in row.versions.items())
         threads = str(machine.get("threads", ""))
         name = str(machine.get("name", "unknown"))
-        found[row.run] = (row.device, name, threads, versions, f"{bandwidth:.4g}", peaks)
+        found[row.run] = (row.device, name, threads, versions, f"{bandwidth:,.4g}", peaks)
     header = ("device", "name", "threads", "versions", "GB/s", "TFLOP/s")
     return _table(header, (("", cells) for cells in found.values()), 0)
 
 
+def _computes(rows: Sequence[Row]) -> str:
+    """List in what numerics each variant works, since peers solve problems of their own."""
+    found = sorted({(row.who, row.computes, row.backend) for row in rows})
+    return _table(("variant", "computes", "backend"), (("", cells) for cells in found), 0)
+
+
 def _speedups(rows: Sequence[Row]) -> str:
-    lines = []
-    for (variant, stage, pass_name), values in sorted(tables.speedups(rows).items()):
-        numbers = (spread.geometric_mean(values), min(values), max(values))
-        cells = [variant, stage, pass_name, str(len(values)), *(f"{x:.3g}" for x in numbers)]
-        lines.append(("", cells))
-    header = ("variant", "stage", "pass", "cases", "speed-up", "least", "most")
-    return _table(header, lines, 4)
+    header, lines = tables.by_pass(rows)
+    return _table(header, (("", cells) for cells in lines), len(header) - 2)
 
 
 def _not_timed(rows: Sequence[Row]) -> str:
@@ -129,30 +137,24 @@ def _not_timed(rows: Sequence[Row]) -> str:
 
 
 def _all_rows(rows: Sequence[Row]) -> str:
-    lines = []
-    for row in rows:
-        if row.median_ms is None:
-            continue
-        rate = f"{row.tflops:.4g} TFLOP/s" if row.tflops else f"{row.gbps or 0:.4g} GB/s"
-        share = f"{row.roof_share:.0%} {row.bound_by}" if row.roof_share is not None else ""
-        speedup = f"{row.speedup:.3g}" if row.speedup is not None else ""
-        oracle = f"{row.oracle['worst']:.2g}" if row.oracle else ""
-        kind = "modelled" if row.status == MODELLED else ""
-        plan = f"{row.layout} {row.plan}".strip()
-        cells = (row.case, row.variant, row.stage, plan, tables.milliseconds(row), rate)
-        lines.append((kind, (*cells, share, speedup, oracle)))
-    header = (
-        "case",
-        "variant",
-        "stage",
-        "how",
-        "ms (20 % to 80 %)",
-        "rate",
-        "of the roof",
-        "speed-up",
-        "error / bound",
-    )
-    return _table(header, lines, 5)
+    """List the rows with a time, case by case."""
+    lines: list[tuple[str, Sequence[str]]] = []
+    timed = [row for row in rows if row.median_ms is not None]
+    for (device, case), group in itertools.groupby(timed, lambda row: (row.device, row.case)):
+        lines.append(("group", (f"{case} on {device}",)))
+        lines += [("modelled" if r.status == MODELLED else "", _cells(r)) for r in group]
+    header = ("variant", "stage", "how", "ms (20 % to 80 %)", "rate", "of the roof", "speed-up")
+    return _table((*header, "error / bound"), lines, 5)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """Return what is said of one row."""
+    rate = f"{row.tflops:,.4g} TFLOP/s" if row.tflops else f"{row.gbps or 0:,.4g} GB/s"
+    share = f"{row.roof_share:.0%} {row.bound_by}" if row.roof_share is not None else ""
+    speedup = f"{row.speedup:.3g}" if row.speedup is not None else ""
+    oracle = f"{row.oracle['worst']:.2g}" if row.oracle else ""
+    how = ", ".join(part for part in (row.layout, row.plan) if part)
+    return row.who, row.stage, how, tables.milliseconds(row), rate, share, speedup, oracle
 
 
 EXAMPLES = """\
@@ -176,9 +178,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         rows = figures.read_all(args.rows, console)
         text = page(rows, args.title)
-        args.output.write_text(text, encoding="utf-8")
-    except (BenchError, OSError) as error:
-        console.print(f"[bold]mxgemm report:[/] {escape_markup(str(error))}", soft_wrap=True)
+        with atomic_write.output_file(args.output, force=True) as path:
+            path.write_text(text, encoding="utf-8")
+    except (MXError, OSError) as error:
+        reason = escape_markup(figures.failure(args.output, error))
+        console.print(f"[bold]mxgemm report:[/] {reason}", soft_wrap=True)
         return EXIT_ERROR
     if args.json:
         sys.stdout.write(json.dumps({"report": str(args.output), "rows": len(rows)}) + "\n")

@@ -123,6 +123,11 @@ class Row:
         return self.median_ms is not None
 
     @property
+    def who(self) -> str:
+        """The variant's name, marked where a model gave the time."""
+        return f"{self.variant} (modelled)" if self.status == MODELLED else self.variant
+
+    @property
     def device(self) -> str:
         """Device as text; "unknown" where the row does not say."""
         return str(self.machine.get("device", "unknown"))
@@ -253,14 +258,15 @@ def merged(rows: Iterable[Row]) -> tuple[Row, ...]:
 def with_speedups(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Return the rows with speed-ups over their baseline, from the samples of the same rounds.
 
-    A whole way from the source (`total`) is compared with the baseline's product alone.
+    A whole way from the source (`total`) is compared with the baseline's product alone, a modelled
+    time with a modelled one only.
     """
     rows = tuple(rows)
-    base = {(r.case, r.stage): r for r in rows if r.variant == r.baseline and r.status == TIMED}
+    base = {(r.case, r.stage, r.status): r for r in rows if r.variant == r.baseline and r.has_time}
 
     def finished(row: Row) -> Row:
-        reference = base.get((row.case, reference_stage(row.stage)))
-        if row.status != TIMED or reference is None or reference.rounds != row.rounds:
+        reference = base.get((row.case, reference_stage(row.stage), row.status))
+        if not row.has_time or reference is None or reference.rounds != row.rounds:
             return row
         ratios = [x / y for x, y in zip(reference.samples_ms, row.samples_ms, strict=True)]
         return dataclasses.replace(row, speedup=spread.quantile(ratios, 0.5))

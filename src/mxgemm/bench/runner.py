@@ -6,6 +6,7 @@ run (a full disk, a lost device, Ctrl-C) ends it, and every case that was finish
 
 from __future__ import annotations
 
+import collections
 import datetime as dt
 import itertools
 import time
@@ -19,8 +20,8 @@ import torch
 
 from mxgemm import devices
 from mxgemm.bench import environment, error_bound, operands, roofs, timing, variants
-from mxgemm.bench.cases import Case, Suite
-from mxgemm.bench.errors import BenchError
+from mxgemm.bench.cases import TORCH, TORCH_BASELINES, Case, Suite
+from mxgemm.bench.errors import BenchError, Unavailable
 from mxgemm.bench.results import (
     FAILED,
     MODELLED,
@@ -32,12 +33,27 @@ from mxgemm.bench.results import (
     RowWriter,
     with_speedups,
 )
-from mxgemm.bench.variants import Unavailable, Variant, Work
-from mxgemm.errors import BackendUnavailable, LayoutMismatch, UnsupportedProblem
+from mxgemm.bench.variants import Variant, Work
+from mxgemm.errors import BackendUnavailable, Hazard, LayoutMismatch, UnsupportedProblem
 
 REFUSALS = (Unavailable, UnsupportedProblem, BackendUnavailable, LayoutMismatch)
-ERRORS = (RuntimeError, ValueError, TypeError, MemoryError, ImportError)
-"""What a contender may raise without ending the run: torch reports shapes, dtypes and memory so."""
+ERRORS = (RuntimeError, ValueError, TypeError, MemoryError, ImportError, AttributeError, Hazard)
+"""What a contender may raise without ending the run: torch reports shapes, dtypes and memory so,
+and another version of a peer's library lacks what this one was written for."""
+
+HOPELESS = 3.0
+"""A first call that takes this many times `max_call_seconds` on a CPU is not repeated: faulting
+pages in does not take that long. On CUDA it may be the compiler."""
+
+CERTAIN = 2.0
+"""A case is not tried where the rate of a smaller one that was too slow leads to this many times
+`max_call_seconds`."""
+
+RECENT_CASES = 3
+"""A next case is expected to take as long as the longest of so many; the very first compiles."""
+
+EMULATED_FLOPS = 2 << 30
+"""Products up to this size are run in the emulator and verified, which takes a few seconds."""
 
 
 class DeviceLost(BenchError):
@@ -90,15 +106,17 @@ class Runner:
         self.suite = suite
         self.check = check
         self.device = devices.DeviceSpec.parse(suite.device)
-        self.variants = [variants.get(name) for name in dict.fromkeys(suite.variants)]
-        if suite.baseline not in {variant.name for variant in self.variants}:
-            self.variants.append(variants.get(suite.baseline))
+        baselines = TORCH_BASELINES if suite.baseline == TORCH else (suite.baseline,)
+        names = dict.fromkeys((*suite.variants, *baselines))
+        self.variants = [variants.get(name) for name in names]
+        self.baseline = baselines[0]
         self.run = uuid.uuid4().hex[:12]
         self.where = self.device.torch_device
         self.clock = timing.clock_for(suite.timer, self.where.type)
         self.roofs: roofs.Roofs | None = None
         self.facts: dict[str, Any] = {}
         self.first: dict[tuple[str, str, str], Row] = {}
+        self.slow: dict[tuple[str, str], list[tuple[Case, float]]] = {}
 
     def execute(
         self, writer: RowWriter, done: tuple[Row, ...] = (), progress: Progress | None = None
@@ -115,6 +133,7 @@ class Runner:
         finished = {(row.key, row.visit) for row in done}
         self.first.update({row.key: row for row in done if row.visit == 0})
         counts = {"done": 0, "resumed": 0, "not_begun": 0}
+        recent: collections.deque[float] = collections.deque([0.0], RECENT_CASES)
         with machine_state(self.suite.threads):
             self._measure_machine()
             visits = itertools.product(range(self.suite.visits), self.suite.cases)
@@ -122,13 +141,15 @@ class Runner:
                 if {(key, visit) for key in self._keys(case)} <= finished:
                     counts["resumed"] += 1
                     continue
-                if time.monotonic() - begun > self.suite.time_limit_seconds:
+                case_begun = time.monotonic()
+                if case_begun - begun + max(recent) > self.suite.time_limit_seconds:
                     counts["not_begun"] += 1
                     continue
                 progress.case(index, case)
                 rows = self.run_case(case, visit)
                 writer.append(rows)
                 progress.rows(rows)
+                recent.append(time.monotonic() - case_begun)
                 counts["done"] += 1
         operands.forget()
         return Outcome(**counts)
@@ -169,6 +190,10 @@ class Runner:
             "versions": environment.versions(),
             "roofs": {"gbps": self.roofs.gbps, "tflops": self.roofs.tflops} if self.roofs else {},
         }
+        if self.suite.baseline == TORCH and self.roofs is not None:
+            rates = self.roofs.tflops
+            fast_bf16 = rates.get("bfloat16", 0.0) > rates.get("float32", 0.0)
+            self.baseline = "torch_bf16" if fast_bf16 else "torch_fp32"
 
     def _stages(self, variant: Variant, case: Case) -> tuple[str, ...]:
         wanted = self.suite.stages if not case.is_quantize else ("quantize",)
@@ -200,37 +225,76 @@ class Runner:
         return entry
 
     def _make_ready(self, entry: Entry, case: Case, data: operands.Operands) -> None:
+        if text := self._slow_before(entry, case):
+            self._ended(entry, TOO_SLOW, text)
+            return
         work = entry.variant.work(case, data, entry.stage, self.device)
         entry.work = work
         entry.row = replace(
             entry.row, plan=work.plan, layout=work.layout, bytes_moved=work.bytes_moved
         )
         if work.modelled_ms is not None:
-            entry.row = replace(entry.row, status=MODELLED, reason="model of an emulated device")
+            self._model(entry, work, case, data)
             return
-        first = work.make()
+        contender = timing.Contender([work.make()])
+        begun = time.perf_counter()
+        result = contender.call()
+        seconds = time.perf_counter() - begun
+        if self.where.type == "cpu" and seconds > HOPELESS * self.suite.max_call_seconds:
+            self._too_slow(entry, case, seconds)
+            return
         known = self.first.get(entry.row.key)
         if known is not None:
             entry.row = replace(entry.row, oracle=known.oracle, source_error=known.source_error)
-        elif self.check and not self._verify(entry, work, first, data):
+        elif self.check and not self._verify(entry, work, result, data):
             return
-        contender = timing.Contender([first])
         seconds = timing.estimate(contender, self.clock)
         if seconds > self.suite.max_call_seconds:
-            limit = self.suite.max_call_seconds
-            self._ended(entry, TOO_SLOW, f"a call takes {seconds:.3g} s, above {limit:g} s")
+            self._too_slow(entry, case, seconds)
             return
         cache_bytes = self.facts["machine"]["cache_bytes"]
         count = timing.num_buffers(case.cache, work.bytes_moved, cache_bytes, seconds)
-        contender.calls = [first, *(work.make() for _ in range(count - 1))]
+        contender.calls = [*contender.calls, *(work.make() for _ in range(count - 1))]
         timing.warm_up(contender, self.suite.warm_up_seconds, self.clock)
         entry.contender = contender
 
-    def _verify(
-        self, entry: Entry, work: Work, call: variants.Call, data: operands.Operands
-    ) -> bool:
-        """Return whether the first call's result is right; a wrong one ends the entry."""
-        result = call()
+    def _model(self, entry: Entry, work: Work, case: Case, data: operands.Operands) -> None:
+        """Make a modelled row, of which the emulator computes and verifies what is small."""
+        small = case.flops <= EMULATED_FLOPS
+        checked = small and self.check
+        entry.row = replace(
+            entry.row,
+            status=MODELLED,
+            reason=f"model of an emulated device; "
+            f"{'run and verified in the emulator' if checked else 'not run'}",
+        )
+        if checked:
+            self._verify(entry, work, work.make()(), data)
+
+    def _slow_before(self, entry: Entry, case: Case) -> str:
+        """Return why the entry would be too slow by what its variant took before, "" if unknown.
+
+        A whole way holds its product; a rate grows with the number of rows.
+        """
+        limit = self.suite.max_call_seconds
+        for stage in {entry.stage, "gemm"} if entry.row.flops else ():
+            for other, seconds in self.slow.get((entry.variant.name, stage), ()):
+                expected = seconds * case.flops / other.flops
+                if other.m <= case.m and expected > CERTAIN * limit:
+                    return (
+                        f"not tried: a call would take about {expected:.3g} s, above {limit:g} s, "
+                        f"by the {seconds:.3g} s of m={other.m} n={other.n} k={other.k}"
+                    )
+        return ""
+
+    def _too_slow(self, entry: Entry, case: Case, seconds: float) -> None:
+        limit = self.suite.max_call_seconds
+        self._ended(entry, TOO_SLOW, f"a call takes {seconds:.3g} s, above {limit:g} s")
+        if entry.row.flops:
+            self.slow.setdefault((entry.variant.name, entry.stage), []).append((case, seconds))
+
+    def _verify(self, entry: Entry, work: Work, result: object, data: operands.Operands) -> bool:
+        """Return whether a call's result is right; a wrong one ends the entry."""
         if work.check is not None and (text := work.check(result)):
             self._ended(entry, WRONG, text)
             return False
@@ -238,7 +302,7 @@ class Runner:
             entry.row = replace(entry.row, oracle={"worst": 0.0, "relative_error": 0.0})
         if work.expected is None or not isinstance(result, torch.Tensor):
             return True
-        verdict = error_bound.verify(result, work.expected)
+        verdict = error_bound.verify(result, work.expected())
         if not verdict.passed:
             self._ended(entry, WRONG, verdict.detail)
             return False
@@ -284,7 +348,7 @@ class Runner:
             computes=variant.computes,
             stage=stage,
             status=TIMED,
-            baseline=self.suite.baseline,
+            baseline=self.baseline,
             flops=case.flops if stage in ("gemm", "total") else 0,
             **self.facts,
         )

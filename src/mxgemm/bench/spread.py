@@ -105,7 +105,27 @@ def deviation(groups: Iterable[Sequence[float]]) -> float:
     return MAD_TO_SIGMA * statistics.median(residuals) if residuals else 0.0
 
 
-def beyond(deviation: float, errors: Iterable[float]) -> float:
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """A standard deviation that several groups share, and its degrees of freedom."""
+
+    sigma: float
+    degrees: int
+
+
+def pooled(groups: Iterable[Sequence[float]]) -> Pooled:
+    """Return the standard deviation inside groups around each group's own mean; groups of one say
+    nothing.
+    """
+    squares, degrees = 0.0, 0
+    for group in groups:
+        middle = statistics.fmean(group)
+        squares += sum((value - middle) ** 2 for value in group)
+        degrees += len(group) - 1
+    return Pooled(math.sqrt(squares / degrees) if degrees else 0.0, degrees)
+
+
+def beyond(deviation: float, errors: Sequence[float]) -> float:
     """Return the part of a deviation among values that their own standard errors do not explain."""
     return math.sqrt(max(0.0, deviation**2 - statistics.fmean(error**2 for error in errors)))
 

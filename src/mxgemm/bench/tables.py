@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from mxgemm.bench import spread
-from mxgemm.bench.results import MODELLED, TIMED, Row
+from mxgemm.bench.results import MODELLED, Row
 
 
 def row_line(row: Row) -> str:
@@ -34,12 +34,31 @@ def milliseconds(row: Row) -> str:
 
 
 def speedups(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[float]]:
-    """Return the speed-ups of timed rows by (variant, stage, pass), without the baseline's own."""
+    """Return the speed-ups by (variant, stage, pass), without the baseline's own; modelled ones
+    under a name that says so.
+    """
     found: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
-        if row.status == TIMED and row.speedup is not None and row.variant != row.baseline:
-            found.setdefault((row.variant, row.stage, row.pass_name), []).append(row.speedup)
+        if row.speedup is not None and row.variant != row.baseline:
+            found.setdefault((row.who, row.stage, row.pass_name), []).append(row.speedup)
     return found
+
+
+def by_pass(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the header and the lines of a table of geometric-mean speed-ups, a column a pass; each
+    cell with the least and the most of its cases.
+    """
+    found = speedups(rows)
+    passes = list(dict.fromkeys(key[2] for key in found))
+    lines = []
+    for variant, stage in sorted({key[:2] for key in found}):
+        cells = []
+        for name in passes:
+            values = found.get((variant, stage, name), [])
+            few = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
+            cells.append(f"{spread.geometric_mean(values):.3g}{few}" if values else "")
+        lines.append((variant, stage, *cells))
+    return ("variant", "stage", *passes), lines
 
 
 def summary(rows: Iterable[Row]) -> Table:

@@ -211,11 +211,9 @@ def num_buffers(cache: str, bytes_moved: int, cache_bytes: int, estimate: float)
 
 
 def estimate(contender: Contender, clock: Clock) -> float:
-    """Set and return the contender's seconds of one call, from its second call.
-
-    The first may compile, allocate or fault pages in.
+    """Set and return the seconds of one call of a contender that was called before: a first call
+    may compile, allocate or fault pages in.
     """
-    contender.call()
     # Long enough that the clock adds no call of its own.
     contender.estimate = SETTLE_SECONDS
     contender.estimate = clock.seconds(contender)

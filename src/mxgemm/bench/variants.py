@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -23,7 +23,7 @@ from mxgemm import dispatch, layouts
 from mxgemm.backends.base import GemmPlan, PreparedOperand
 from mxgemm.bench.cases import Case
 from mxgemm.bench.error_bound import Expected
-from mxgemm.bench.errors import BenchError, SuiteError
+from mxgemm.bench.errors import SuiteError, Unavailable
 from mxgemm.bench.operands import Operands
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import EpilogueArgs
@@ -45,10 +45,6 @@ class ModelsTime(Protocol):
         """Return the modelled time of one launch in milliseconds."""
 
 
-class Unavailable(BenchError):
-    """A variant cannot do a case or a stage here; the text is the reason."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What one variant does in one stage of a case.
@@ -58,7 +54,8 @@ class Work:
         bytes_moved: operands read and output written by one call, each once.
         plan: the backend's summary of how.
         layout: how the operands are stored.
-        expected: what the output must be, None where `check` decides or nothing can be checked.
+        expected: returns what the output must be; None where `check` decides or nothing can be
+            checked.
         check: returns what is wrong with the first call's result, "" for nothing; may be None.
         modelled_ms: time by a model where the device is emulated; then nothing is timed.
     """
@@ -67,7 +64,7 @@ class Work:
     bytes_moved: int
     plan: str = ""
     layout: str = ""
-    expected: Expected | None = None
+    expected: Callable[[], Expected] | None = None
     check: Callable[[object], str] | None = None
     modelled_ms: float | None = None
 
@@ -110,6 +107,8 @@ class BackendVariant(Variant):
         return ("gemm", *extra, *(("prepare",) if self.prepared else ()), "total")
 
     def work(self, case: Case, operands: Operands, stage: str, device: DeviceSpec) -> Work:
+        if device.emulated and stage != "gemm":
+            raise Unavailable(f"{self.name}: {device} has a model of the gemm alone, got {stage}")
         a = operands.a.relayout(self.layout)
         if stage == "relayout":
             return Work(
@@ -130,9 +129,9 @@ class BackendVariant(Variant):
             )
         weight_bytes = b.nbytes
         if self.prepared:
-            weight = plan.prepare_b(b)
-            weight_bytes = weight.nbytes
-            problem = problem_for(a, weight, out_dtype=dtype, device=device)
+            # A model of time does not look at what an emulated device would prepare at length.
+            weight_bytes = b.nbytes if device.emulated else plan.prepare_b(b).nbytes
+            problem = replace(problem, b=replace(problem.b, prepared_by=self.backend))
             plan = dispatch.plan(problem, backend=self.backend)
         total = stage == "total"
         out_bytes = case.m * case.n * dtype.itemsize
@@ -142,7 +141,7 @@ class BackendVariant(Variant):
             bytes_moved=a.nbytes + weight_bytes + out_bytes + source_bytes,
             plan=plan.summary,
             layout=PREPARED if self.prepared else str(self.layout),
-            expected=operands.expected(plan.backend.accumulation(problem)),
+            expected=lambda: operands.expected(plan.backend.accumulation(problem)),
             modelled_ms=_modelled_ms(plan, device),
         )
 

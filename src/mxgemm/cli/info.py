@@ -14,6 +14,7 @@ from mxgemm import __version__, dispatch, settings
 from mxgemm.backends.base import Backend
 from mxgemm.cli import console
 from mxgemm.devices import ROCM_ARCHES, DeviceSpec
+from mxgemm.runtime import native_cpu
 
 EXAMPLES = """\
 A backend that is "ready" can run in this process; whether it takes a given problem is what
@@ -61,6 +62,11 @@ def run(args: argparse.Namespace) -> int:
             "settings",
             [(s["variable"], s["value"] or "(unset)", s["purpose"]) for s in payload["settings"]],
         ),
+        (
+            f"instruction sets of native_cpu; {settings.CPU_ISA.variable} chooses another",
+            [(s["name"], s["status"]) for s in payload["instruction_sets"]]
+            or [("none", "not built")],
+        ),
         ("extensions", [(e["name"], e["status"], e["purpose"]) for e in payload["extensions"]]),
         (
             "packages",
@@ -86,6 +92,7 @@ def collect() -> dict[str, Any]:
             {"variable": s.variable, "value": s.read(), "default": s.default, "purpose": s.purpose}
             for s in settings.SETTINGS
         ],
+        "instruction_sets": _instruction_sets(),
         "extensions": [
             {
                 "name": name,
@@ -124,6 +131,29 @@ def _backend(backend: Backend) -> dict[str, Any]:
         "status": "ready" if rejection is None else str(rejection),
         "code": None if rejection is None else str(rejection.code),
     }
+
+
+def _instruction_sets() -> list[dict[str, Any]]:
+    """Return native_cpu's instruction sets, best first: which one calls use, which ones the setting
+    may name here. None is in use where the setting names one that is not there.
+    """
+    available, override = native_cpu.available_isas(), settings.CPU_ISA.read()
+    used = override or available[0] if available else None
+    found = []
+    for name in native_cpu.built_isas():
+        here = name in available
+        status = "available" if here else "not on this processor"
+        if name == used:
+            reason = f"by {settings.CPU_ISA.variable}" if override else "the best here"
+            status = (
+                f"in use, {reason}; tile {native_cpu.kernels(name).tile_name}"
+                if here
+                else (f"asked for by {settings.CPU_ISA.variable}, {status}")
+            )
+        found.append(
+            {"name": name, "available": here, "used": here and name == used, "status": status}
+        )
+    return found
 
 
 def _version(package: str) -> str | None:

@@ -7,7 +7,8 @@ in `QUANTIZERS` before the reference, and gives the reference's bits.
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypedDict
 
 import torch
 
@@ -47,6 +48,40 @@ QUANTIZERS: tuple[Quantizer, ...] = (cuda, native_cpu, reference)
 """Every quantizer, fastest first on the tensors that it accepts; all give the same bits, and the
 reference takes any.
 """
+
+
+class QuantizeKeywords(TypedDict, total=False):
+    """The keywords of a quantization whose result has no layout of its own; see `quantize`."""
+
+    rule: str
+    rounding: str
+    rotation: Rotation | None
+    block_2d: bool
+    prescale: bool
+    generator: torch.Generator | None
+    pad: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """A quantization along the last axis that was asked for, checked.
+
+    Attributes:
+        matrix: float32, bfloat16 or float16 [rows, k], any strides.
+        stored_k: k rounded up to whole blocks and rotations.
+        options: the numerics, with a seed where rounding needs one.
+    """
+
+    matrix: torch.Tensor
+    stored_k: int
+    options: QuantizeOptions
+
+    def tensor(self, layout: OperandLayout = CANONICAL) -> MXTensor:
+        """Return it done: the matrix as MXFP4."""
+        matrix, stored_k, options = self.matrix, self.stored_k, self.options
+        buffers = _quantizer(matrix, options).quantize_matrix(matrix, stored_k, options)
+        rows, k = matrix.shape
+        return _tensor(buffers, (rows, k), stored_k, options, layout)
 
 
 def quantize(
@@ -93,27 +128,19 @@ def quantize(
         >>> mxgemm.quantize(torch.ones(4, 64)).scales[0].tolist()
         [125, 125]
     """
-    options = _options(
+    _check_layout(layout)
+    asked = quantization(
+        x,
+        "quantize",
         rule=rule,
         rounding=rounding,
         rotation=rotation,
         block_2d=block_2d,
         prescale=prescale,
-        layout=layout,
         generator=generator,
+        pad=pad,
     )
-    check_flag("pad", pad)
-    matrix = _as_matrix(x, "quantize")
-    k = matrix.shape[1]
-    stored_k = round_up(k, options.contraction_multiple)
-    if stored_k != k and not pad:
-        raise ValueError(
-            f"quantize: K must be a multiple of {options.contraction_multiple}, got {k}; "
-            "pass pad=True to fill the last block with zeros"
-        )
-    options = _seeded(options, generator)
-    buffers = _quantizer(matrix, options).quantize_matrix(matrix, stored_k, options)
-    return _tensor(buffers, (matrix.shape[0], k), stored_k, options, layout)
+    return asked.tensor(layout)
 
 
 def quantize_pair(
@@ -145,32 +172,77 @@ def quantize_pair(
         >>> pair.along_k.shape, pair.along_m.shape, pair.along_m.stored_k
         ((5, 64), (64, 5), 32)
     """
+    _check_layout(layout)
+    asked = quantization(
+        x,
+        "quantize_pair",
+        rule=rule,
+        rounding=rounding,
+        rotation=rotation,
+        block_2d=block_2d,
+        prescale=prescale,
+        generator=generator,
+        pad=pad,
+    )
+    matrix, stored_k, options = asked.matrix, asked.stored_k, asked.options
+    rows, k = matrix.shape
+    stored_m = round_up(rows, options.contraction_multiple)
+    quantizer = _quantizer(matrix, options)
+    along_k, along_m = quantizer.quantize_both(matrix, stored_k, stored_m, options)
+    return MXPair(
+        _tensor(along_k, (rows, k), stored_k, options, layout),
+        _tensor(along_m, (k, rows), stored_m, options, layout),
+    )
+
+
+def quantization(
+    x: torch.Tensor,
+    what: str,
+    *,
+    rule: str = DEFAULT_RULE,
+    rounding: str = "nearest_even",
+    rotation: Rotation | None = None,
+    block_2d: bool = False,
+    prescale: bool = False,
+    generator: torch.Generator | None = None,
+    pad: bool = False,
+) -> Quantization:
+    """Return what a call asks for, checked; `what` names the call in messages.
+
+    The seed of stochastic rounding is drawn after every check, so that a refused call does not
+    advance the generator.
+
+    Raises:
+        TypeError, ValueError: as `quantize`.
+    """
     options = _options(
         rule=rule,
         rounding=rounding,
         rotation=rotation,
         block_2d=block_2d,
         prescale=prescale,
-        layout=layout,
         generator=generator,
     )
     check_flag("pad", pad)
-    matrix = _as_matrix(x, "quantize_pair")
-    rows, k = matrix.shape
-    multiple = options.contraction_multiple
+    matrix = _as_matrix(x, what)
+    k, multiple = matrix.shape[1], options.contraction_multiple
     if k % multiple and not pad:
         raise ValueError(
-            f"quantize_pair: K must be a multiple of {multiple}, got {k}; "
+            f"{what}: K must be a multiple of {multiple}, got {k}; "
             "pass pad=True to fill the last block with zeros"
         )
-    options = _seeded(options, generator)
-    quantizer = _quantizer(matrix, options)
-    stored_k, stored_m = round_up(k, multiple), round_up(rows, multiple)
-    along_k, along_m = quantizer.quantize_both(matrix, stored_k, stored_m, options)
-    return MXPair(
-        _tensor(along_k, (rows, k), stored_k, options, layout),
-        _tensor(along_m, (k, rows), stored_m, options, layout),
-    )
+    if options.rounding == "stochastic":
+        options = dataclasses.replace(options, seed=philox.seed_from(generator))
+    return Quantization(matrix=matrix, stored_k=round_up(k, multiple), options=options)
+
+
+def _check_layout(layout: OperandLayout) -> None:
+    """Raise TypeError unless it is an OperandLayout."""
+    if not isinstance(layout, OperandLayout):
+        raise TypeError(
+            f"quantize: layout must be an OperandLayout, got {type(layout).__name__}; "
+            f"OperandLayout.of(codes, scales) makes one from names"
+        )
 
 
 def dequantize(
@@ -240,14 +312,8 @@ def _options(
     rotation: Rotation | None,
     block_2d: bool,
     prescale: bool,
-    layout: OperandLayout,
     generator: torch.Generator | None,
 ) -> QuantizeOptions:
-    if not isinstance(layout, OperandLayout):
-        raise TypeError(
-            f"quantize: layout must be an OperandLayout, got {type(layout).__name__}; "
-            f"OperandLayout.of(codes, scales) makes one from names"
-        )
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(
             f"quantize: generator must be a torch.Generator, got {type(generator).__name__}"
@@ -260,15 +326,6 @@ def _options(
     return QuantizeOptions(
         rule=rule, rounding=rounding, rotation=rotation, block_2d=block_2d, prescale=prescale
     )
-
-
-def _seeded(options: QuantizeOptions, generator: torch.Generator | None) -> QuantizeOptions:
-    """Return `options` with a seed drawn where rounding needs one; called after every check, so
-    that a refused call does not advance the generator.
-    """
-    if options.rounding != "stochastic":
-        return options
-    return dataclasses.replace(options, seed=philox.seed_from(generator))
 
 
 def _as_matrix(x: torch.Tensor, what: str) -> torch.Tensor:
@@ -293,9 +350,12 @@ __all__ = [
     "INPUT_DTYPES",
     "QUANTIZERS",
     "RULES",
+    "Quantization",
+    "QuantizeKeywords",
     "QuantizeOptions",
     "Quantizer",
     "dequantize",
+    "quantization",
     "quantize",
     "quantize_pair",
 ]

@@ -2,8 +2,8 @@
 
 Works on torch's current context and streams, so that launches take their place in the stream and
 are captured by CUDA graphs.
-A launch is host work of a few microseconds: arguments are ctypes values that the caller keeps,
-tensor maps are cached.
+A launch is host work of a few microseconds: what stays the same from call to call, the driver's
+description of the launch, memory for its parameters and tensor maps, is kept.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,18 +21,19 @@ from mxgemm.errors import MXError
 from mxgemm.runtime import nvrtc
 from mxgemm.runtime.nvrtc import Source
 
-MAX_CACHED_MAPS = 4096
+MAX_CACHED_MAPS = 256
 MAX_CACHED_CONFIGS = 256
+TENSOR_MAP_BYTES = 128
 
 
 class Kernel:
     """A loaded kernel of one device."""
 
     def __init__(self, handle: Any, threads: int, shared_bytes: int) -> None:
-        self._handle = handle
+        self._handle = int(handle)
         self._threads = threads
         self._shared_bytes = shared_bytes
-        self._configs: dict[tuple[tuple[int, int], int, bool], Any] = {}
+        self._configs: dict[tuple[tuple[int, int], int, bool], tuple[int, Any]] = {}
 
     def launch(
         self, grid: tuple[int, int], stream: int, arguments: list[int], *, overlap: bool = False
@@ -45,16 +47,27 @@ class Kernel:
             overlap: programmatic dependent launch: blocks may start while the kernel before in the
                 stream still runs, and wait for its end by themselves.
         """
+        pointers = (ctypes.c_void_p * len(arguments))(*arguments)
+        self.start(grid, stream, ctypes.addressof(pointers), overlap)
+
+    def start(
+        self,
+        grid: tuple[int, int],
+        stream: int,
+        pointers: int,
+        overlap: bool,  # noqa: FBT001
+    ) -> None:
+        """As `launch`, with the address of the array of the parameters' addresses."""
         key = (grid, stream, overlap)
         config = self._configs.get(key)
         if config is None:
             if len(self._configs) >= MAX_CACHED_CONFIGS:
                 self._configs.clear()
-            config = self._configs[key] = self._config(grid, stream, overlap=overlap)
-        pointers = (ctypes.c_void_p * len(arguments))(*arguments)
-        status = driver.cuLaunchKernelEx(config, self._handle, ctypes.addressof(pointers), 0)
-        if status[0]:
-            _check(status, "cuLaunchKernelEx")
+            made = self._config(grid, stream, overlap=overlap)
+            config = self._configs[key] = (int(made.getPtr()), made)
+        status = _cu_launch_kernel_ex()(config[0], self._handle, pointers, None)
+        if status:
+            _check((driver.CUresult(status),), "cuLaunchKernelEx")
 
     def _config(self, grid: tuple[int, int], stream: int, *, overlap: bool) -> Any:
         config = driver.CUlaunchConfig()
@@ -66,6 +79,77 @@ class Kernel:
             config.attrs = [_overlap()]
             config.numAttrs = 1
         return config
+
+
+class Launch:
+    """A kernel and memory for its parameters, which is filled anew for every call.
+
+    Threads may call at once: each takes memory that is idle, or makes more.
+
+    Args:
+        kernel: what is launched.
+        layout: the parameters as one C struct; a tensor map is a field of 128 bytes.
+        offsets: where in it each parameter starts.
+    """
+
+    def __init__(
+        self, kernel: Kernel, layout: struct.Struct, offsets: Sequence[int] = (0,)
+    ) -> None:
+        self._start = kernel.start
+        self._pack_into = layout.pack_into
+        self._size = layout.size
+        self._offsets = offsets
+        self._idle: list[tuple[Any, int, Any]] = []
+
+    def __call__(
+        self,
+        grid: tuple[int, int],
+        stream: int,
+        values: Sequence[Any],
+        *,
+        overlap: bool = False,
+    ) -> None:
+        """Start the kernel with the fields of its parameters in `values`; the other arguments are
+        those of `Kernel.launch`.
+        """
+        idle = self._idle
+        try:
+            memory = idle.pop()
+        except IndexError:
+            memory = self._new_memory()
+        self._pack_into(memory[0], 0, *values)
+        self._start(grid, stream, memory[1], overlap)
+        idle.append(memory)
+
+    def _new_memory(self) -> tuple[Any, int, Any]:
+        """Return memory of the fields, and the array of the parameters' addresses: its address
+        and itself.
+        """
+        buffer = ctypes.create_string_buffer(self._size)
+        start = ctypes.addressof(buffer)
+        pointers = (ctypes.c_void_p * len(self._offsets))(*(start + at for at in self._offsets))
+        return buffer, ctypes.addressof(pointers), pointers
+
+
+class TensorMaps:
+    """Tensor maps of matrices of one shape, each made once; see `tensor_map`."""
+
+    def __init__(self, dtype: torch.dtype, rows: int, columns: int, box: tuple[int, int]) -> None:
+        self._shape = (dtype, rows, columns, box)
+        self._maps: dict[tuple[int, int], bytes] = {}
+
+    def at(self, address: int, row_bytes: int) -> bytes:
+        """Return the map of the matrix at `address`, as a field of a kernel's parameters."""
+        key = (address, row_bytes)
+        found = self._maps.get(key)
+        if found is None:
+            if len(self._maps) >= MAX_CACHED_MAPS:
+                self._maps.clear()
+            dtype, rows, columns, box = self._shape
+            made = tensor_map(address, dtype, rows, columns, row_bytes, box)
+            found = ctypes.string_at(int(made.getPtr()), TENSOR_MAP_BYTES)
+            self._maps[key] = found
+        return found
 
 
 class Packed:
@@ -86,6 +170,12 @@ class Packed:
 def current_stream(device: int) -> int:
     """Return the driver's handle of torch's current stream on a device."""
     return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+@functools.cache
+def multiprocessors(device: int) -> int:
+    """Return how many multiprocessors a device has."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @functools.cache
@@ -161,6 +251,15 @@ def tensor_map(
         ),
         f"tensor map of {rows} x {columns} at {address:#x}",
     )
+
+
+@functools.cache
+def _cu_launch_kernel_ex() -> Any:
+    """Return the driver's function itself: cuda-bindings' costs microseconds of Python a call."""
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    function.argtypes = [ctypes.c_void_p] * 4
+    function.restype = ctypes.c_int
+    return function
 
 
 @functools.cache

@@ -42,6 +42,16 @@ def kernels(isa: str) -> Any:
     return module().kernels(isa)
 
 
+def built_isas() -> list[str]:
+    """Return the instruction sets that the extension has kernels for, best first; none without
+    it.
+    """
+    try:
+        return list(module().built_isas())
+    except ImportError:
+        return []
+
+
 def available_isas() -> list[str]:
     """Return the instruction sets that can be chosen here, best first; none without the
     extension.

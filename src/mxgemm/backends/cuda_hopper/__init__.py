@@ -31,6 +31,7 @@ from mxgemm.epilogue import EpilogueArgs
 from mxgemm.errors import LayoutMismatch
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, Numerics
+from mxgemm.quantizers import Quantization
 from mxgemm.tensor import CANONICAL, MXTensor
 
 ARCH = "sm_90"
@@ -44,6 +45,8 @@ class CudaHopper(Backend):
     """Own kernels, compiled on first use."""
 
     name: ClassVar[str] = "cuda_hopper"
+    calls_torch: ClassVar[bool] = False
+    prepared_sides: ClassVar[frozenset[Side]] = frozenset({"a", "b"})
 
     def probe(self) -> Rejection | None:
         return _probe()
@@ -71,10 +74,15 @@ class CudaHopper(Backend):
     def launch(
         self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs
     ) -> None:
-        from mxgemm.backends.cuda_hopper import launch
+        config = plan.config
+        assert isinstance(config, cfg.HopperConfig)
+        index = plan.problem.device.index
+        launcher = config.launchers.get(index)
+        if launcher is None:
+            from mxgemm.backends.cuda_hopper.launch import Launcher
 
-        assert isinstance(plan.config, cfg.HopperConfig)
-        launch.run(plan.problem, plan.config, _payload(a), _payload(b), out, args)
+            launcher = config.launchers[index] = Launcher(plan.problem, config, index)
+        launcher(_payload(a), _payload(b), out, args)
 
     def prepare(self, plan: GemmPlan, operand: MXTensor, side: Side) -> PreparedOperand:
         """Return `a` folded (8 bits an element) and `b` packed (4.25 bits); `keep_folded` folds
@@ -88,6 +96,18 @@ class CudaHopper(Backend):
         with torch.cuda.device(operand.device):
             packed = launch.pack(operand, operand.stored_k)
         return _prepared(operand, "b", packed, packed.nbytes)
+
+    def quantize(self, plan: GemmPlan, source: Quantization, side: Side) -> PreparedOperand:
+        """Return `a` folded, from one kernel where `quantize_folded.takes` the matrix."""
+        from mxgemm.backends.cuda_hopper import quantize_folded
+
+        if side == "b" or not quantize_folded.takes(source):
+            return self.prepare(plan, source.tensor(), side)
+        with torch.cuda.device(source.matrix.device):
+            folded = quantize_folded.run(source)
+        return PreparedOperand.quantized(
+            source, backend=self.name, side=side, payload=folded, nbytes=folded.nbytes
+        )
 
 
 class CudaHopperCublas(Backend):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mxgemm.problem import GemmProblem, Numerics
+from mxgemm.quantizers.cuda import block_defines
 from mxgemm.runtime.nvrtc import Source
 
 NUM_MULTIPROCESSORS = 132
@@ -24,31 +25,54 @@ POWERS_MULTIPLE = 128
 FOLD_WARPS = 8
 """Warps of a block of the fold."""
 
-FEW_ROWS = 512
-"""Up to here the fold gives a row a whole block instead of a warp: too few to fill the device."""
+QUANTIZING_WARPS = (1, 2, 4, 8, 16)
+"""Warps that quantize_folded.cu may give a row."""
 
-FOLDED_TILE = 128
-FOLDED_THREADS = 384
-FOLDED_BOX = (FOLDED_TILE, TILE_K)
-OUTPUT_BOX = (64, 64)
-FOLDED_SHARED_BYTES = (
-    6 * 2 * FOLDED_TILE * TILE_K + 2 * 2 * 64 * 128 + 2 * 2 * 2 * 192 + 2 * 6 * 8 + 16
-)
+FOLD_CODES_PER_WARP = 4096
+"""Codes that a warp of the fold asks for at once."""
+
+FEW_ROWS = 512
+"""Up to here the fold gives a row a whole block: too few to fill the device otherwise."""
+
+FOLDED_TILE_N = 128
 FOLDED_SUM_ROWS = 64
+"""Rows of a consumer warpgroup, and of D that one partial sum of a bias gradient covers."""
+
+FOLDED_OUTPUT_BOX = (16, 64)
+"""Rows of a warp, and columns that fill a swizzled row of 128 bytes."""
+
+DECODED_OUTPUT_BOX = (64, 64)
+
+TALL_TILE_COST = 0.97
+"""Time of a row of a tile of 192 rows, as a part of that of one of 128 (H200, 8192 x 8192 x 8192
+and 8192 x 8192 x 28672: 0.95 to 0.98, 2026-11-30)."""
+
+HALF_TILE_COST = 0.7
+"""Time of a tile of 128 rows of activations, as a part of that of one of 256: the weight is decoded
+for either (H200, n = k = 8192: 23.6 us for m = 128, 33.6 for m = 256, 2026-11-30).
+"""
 
 PACKED_TILE_ROWS = 64
 PACKED_TILE_BYTES = PACKED_TILE_ROWS * TILE_K // 2 + PACKED_TILE_ROWS * TILE_K // BLOCK
+SHARED_BYTES = 232448
+"""Of a block on Hopper: 227 KiB."""
+
+IN_REGISTERS_LARGEST_M = 64
+"""Above, a packed weight is decoded through shared memory instead of in registers."""
+
 PACKED_EARLY_STAGES = 4
 """Stages of weights asked for while the fold of the activations still runs; more of them stand in
 the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 with 12, 2026-11-30).
 """
 
-SHARED_BYTES = 232448
-"""Of a block on Hopper: 227 KiB."""
-
 PACKED_LARGEST_M = 512
 """Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of
-tokens.
+tokens (H200, n = k = 8192, m = 1024: 137 instead of 143 us, 2026-11-30).
+"""
+
+CANONICAL_LARGEST_M = 128
+"""The same for a weight that was not prepared, against folding all of it (H200, n = k = 8192:
+39.5 us at m = 128; 71.8 at m = 256, where folding all takes 56.9, 2026-11-30).
 """
 
 ALIGNMENT = 256
@@ -70,11 +94,33 @@ class FoldedConfig:
         plain: D is 16 bits wide and gets alpha * product and nothing else; it leaves by TMA where
         its rows allow.
         dtype: of D.
+        consumers: warpgroups that multiply 64 rows of a tile each: 2, with two temporary
+            accumulators, or 3, with one.
     """
 
     strict: bool
     plain: bool
     dtype: torch.dtype
+    consumers: int
+
+    @property
+    def tile_m(self) -> int:
+        """Rows of a tile."""
+        return self.consumers * FOLDED_SUM_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the consumers and the producer's warpgroup."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block; kSharedBytes of the source."""
+        stages, chunks = (6, 2) if self.consumers == 2 else (5, 1) if self.plain else (4, 2)
+        stage = (self.tile_m + FOLDED_TILE_N) * TILE_K
+        out = chunks * FOLDED_SUM_ROWS * 128
+        powers = 2 * 2 * (FOLDED_SUM_ROWS + FOLDED_TILE_N)
+        return stages * stage + self.consumers * (out + powers) + 2 * stages * 8 + 16
 
     @property
     def source(self) -> Source:
@@ -82,6 +128,7 @@ class FoldedConfig:
         return Source(
             HERE / "gemm_folded.cu",
             (
+                ("MX_CONSUMERS", self.consumers),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
             ),
@@ -93,12 +140,11 @@ class PackedConfig:
     """gemm_packed.cu: the weight decoded in registers.
 
     Attributes:
-        tokens: rows of A in a tile: 8, 16, 32, 64 or 128.
+        tokens: rows of A in a tile: 8, 16, 32 or 64.
         split: warpgroups that share the contraction of a tile.
         row_groups: groups of 64 weight rows in a tile, one or more warpgroups each.
         stages: of the ring of copies.
         strict: promote every 32 k instead of every 128.
-        decode_ahead: decode the next stage's weights under the multiplications of this one's.
     """
 
     tokens: int
@@ -106,7 +152,8 @@ class PackedConfig:
     row_groups: int
     stages: int
     strict: bool = False
-    decode_ahead: bool = False
+
+    name = "gemm_packed"
 
     @property
     def source(self) -> Source:
@@ -119,7 +166,6 @@ class PackedConfig:
                 ("MX_ROW_GROUPS", self.row_groups),
                 ("MX_STAGES", self.stages),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
-                ("MX_DECODE_AHEAD", int(self.decode_ahead)),
             ),
         )
 
@@ -137,26 +183,102 @@ class PackedConfig:
         powers = consumers * 4 * (PACKED_TILE_ROWS + self.tokens)
         return self.stages * stage + sums + powers + 8 * 16 + 16 * self.stages
 
+    @property
+    def rows(self) -> int:
+        """Rows of the weight in a tile."""
+        return self.row_groups * PACKED_TILE_ROWS
+
+    @property
+    def sum_rows(self) -> int:
+        """Rows of D that one partial sum of a bias gradient covers."""
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedConfig:
+    """gemm_decoded.cu: the weight, packed or canonical, folded through shared memory.
+
+    Attributes:
+        tokens: rows of A in a tile: 8, 16, 32, 64, 128 or 256.
+        stages: of the ring of folded operands.
+        depth: groups of codes that a decoding lane holds or has asked for.
+        canonical: the weight was not prepared.
+        strict, plain, dtype: as of `FoldedConfig`.
+    """
+
+    tokens: int
+    stages: int
+    depth: int
+    canonical: bool
+    strict: bool
+    plain: bool
+    dtype: torch.dtype
+
+    name = "gemm_decoded"
+    rows = PACKED_TILE_ROWS
+    """Rows of the weight in a tile."""
+
+    @property
+    def source(self) -> Source:
+        """The translation unit."""
+        return Source(
+            HERE / "gemm_decoded.cu",
+            (
+                ("MX_TOKENS", self.tokens),
+                ("MX_STAGES", self.stages),
+                ("MX_DEPTH", self.depth),
+                ("MX_CANONICAL", int(self.canonical)),
+                ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
+                ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
+            ),
+        )
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply, with up to 128 tokens each."""
+        return 2 if self.tokens > 128 else 1
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the consumers and two decoding warpgroups."""
+        return 128 * (self.consumers + 2)
+
+    @property
+    def sum_rows(self) -> int:
+        """Rows of D that one partial sum of a bias gradient covers."""
+        return min(self.tokens, 32)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block; kSharedBytes of the source."""
+        stages = self.stages * (self.tokens + self.rows) * TILE_K
+        out = self.consumers * self.sum_rows * self.rows * 4
+        powers = 2 * 4 * (self.rows + self.tokens)
+        barriers = 8 * (2 * self.stages + 4)
+        return stages + out + powers + 8 * 16 + barriers
+
 
 @dataclass(frozen=True, slots=True)
 class HopperConfig:
-    """What a plan holds: a kernel for folded weights and one for packed weights, where that is
-    worth its while.
+    """What a plan holds: a kernel for folded weights, and those for packed and for canonical ones
+    where they are worth their while.
     """
 
     folded: FoldedConfig
-    packed: PackedConfig | None
+    packed: PackedConfig | DecodedConfig | None
+    canonical: DecodedConfig | None
     launchers: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     """The host side, made at the first call on a device."""
 
     def __str__(self) -> str:
         promotion = "promoted every 32" if self.folded.strict else "promoted every 128"
-        text = f"e4m3 wgmma {promotion}; folded 128x128x128"
-        if self.packed is None:
-            return text
-        packed = self.packed
-        rows = packed.row_groups * PACKED_TILE_ROWS
-        return f"{text}; packed weight {rows}x{packed.tokens}x{TILE_K}, k split {packed.split}"
+        text = f"e4m3 wgmma {promotion}; folded {self.folded.tile_m}x{FOLDED_TILE_N}x{TILE_K}"
+        for weight, config in (("packed", self.packed), ("canonical", self.canonical)):
+            if config is not None:
+                tile = f"{config.rows}x{config.tokens}x{TILE_K}"
+                where = "registers" if config.name == "gemm_packed" else "shared memory"
+                text += f"; {weight} weight {tile}, decoded in {where}"
+        return text
 
 
 def choose(problem: GemmProblem) -> HopperConfig:
@@ -167,24 +289,81 @@ def choose(problem: GemmProblem) -> HopperConfig:
     bare = str(epilogue.activation) == "none" and not epilogue.bias_grad
     plain = bare and all(extra is None for extra in extras)
     sixteen_bits = problem.out_dtype.itemsize == 2
-    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype)
-    return HopperConfig(folded, _packed(problem))
+    consumers = _consumers(problem.m, problem.n)
+    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype, consumers)
+    return HopperConfig(folded, _packed(problem, folded), _canonical(problem, folded))
 
 
-def _packed(problem: GemmProblem) -> PackedConfig | None:
-    m, n, strict = problem.m, problem.n, problem.numerics is Numerics.STRICT
-    if m <= 16:
-        return PackedConfig(8 if m <= 8 else 16, 4, 1, 16, strict)
-    if m <= 32:
-        return PackedConfig(32, 4, 1, 16, strict)
-    if m <= 64:
-        return PackedConfig(64, 4, 1, 8, strict)
+def _consumers(m: int, n: int) -> int:
+    """Return the consumers whose tiles take the least time: waves times the time of a tile."""
+
+    def time(consumers: int, cost: float) -> float:
+        rows = consumers * FOLDED_SUM_ROWS
+        tiles = -(-m // rows) * -(-n // FOLDED_TILE_N)
+        return -(-tiles // NUM_MULTIPROCESSORS) * rows * cost
+
+    return 3 if time(3, TALL_TILE_COST) < time(2, 1.0) else 2
+
+
+def _packed(problem: GemmProblem, folded: FoldedConfig) -> PackedConfig | DecodedConfig | None:
+    m, strict = problem.m, folded.strict
     if m > PACKED_LARGEST_M:
         return None
-    wide_tiles = -(-m // 128) * -(-n // 128)
-    if wide_tiles * 4 < NUM_MULTIPROCESSORS * 3:
-        return PackedConfig(128, 2, 1, 6, strict, decode_ahead=not strict)
-    return PackedConfig(128, 1, 2, 6, strict, decode_ahead=not strict)
+    if m > IN_REGISTERS_LARGEST_M:
+        return _decoded(problem, folded, canonical=False)
+    tokens = _tokens(m)
+    return PackedConfig(tokens, 4, 1, 16 if tokens <= 32 else 8, strict)
+
+
+def _canonical(problem: GemmProblem, folded: FoldedConfig) -> DecodedConfig | None:
+    if problem.m > CANONICAL_LARGEST_M:
+        return None
+    return _decoded(problem, folded, canonical=True)
+
+
+def _tokens(m: int) -> int:
+    return next((tokens for tokens in (8, 16, 32, 64, 128) if m <= tokens), 256)
+
+
+def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> DecodedConfig:
+    """Return a form whose tiles hold all of A's rows, or 256 of them where that leaves no more of
+    the device idle than 128 would.
+    """
+    tokens = _tokens(problem.m)
+    if tokens > 128 and (canonical or folded.strict or _halves_are_faster(problem)):
+        tokens = 128
+    stages, depth = (5, 1) if tokens > 128 else (8, 3)
+    plain = folded.plain and tokens >= 64
+    return DecodedConfig(tokens, stages, depth, canonical, folded.strict, plain, folded.dtype)
+
+
+def _halves_are_faster(problem: GemmProblem) -> bool:
+    def waves(tokens: int) -> int:
+        tiles = -(-problem.m // tokens) * -(-problem.n // PACKED_TILE_ROWS)
+        return -(-tiles // NUM_MULTIPROCESSORS)
+
+    return waves(128) * HALF_TILE_COST < waves(256)
+
+
+def fold_warps(rows: int, k: int) -> int:
+    """Return how many warps of the fold share a row: as many as ask for all of it at once."""
+    if rows <= FEW_ROWS:
+        return FOLD_WARPS
+    fitting = (warps for warps in (1, 2, 4) if warps * FOLD_CODES_PER_WARP >= k)
+    return next(fitting, FOLD_WARPS)
+
+
+def quantizing_warps(dtype: torch.dtype, k: int) -> int | None:
+    """Return how many warps of quantize_folded.cu hold a row in their registers, if any number
+    does.
+    """
+    elements = 1024 if dtype is torch.float32 else 2048
+    return next((warps for warps in QUANTIZING_WARPS if warps * elements >= k), None)
+
+
+def quantize_folded_source(dtype: torch.dtype, rule: str, warps: int) -> Source:
+    """Return the translation unit of quantize_folded.cu that gives a row this many warps."""
+    return Source(HERE / "quantize_folded.cu", (*block_defines(dtype, rule), ("MX_WARPS", warps)))
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -213,9 +392,10 @@ def areas(problem: GemmProblem, config: HopperConfig) -> Areas:
     areas are the largest.
     """
     k = problem.k
+    decoder = config.packed if problem.b.prepared_by else config.canonical
     a_rows = 0 if problem.a.prepared_by else problem.m
-    b_rows = 0 if problem.b.prepared_by and config.packed is not None else problem.n
-    sum_rows = config.packed.tokens if config.packed is not None else FOLDED_SUM_ROWS
+    b_rows = 0 if decoder is not None else problem.n
+    sum_rows = decoder.sum_rows if decoder is not None else FOLDED_SUM_ROWS
     sum_groups = -(-problem.m // min(sum_rows, FOLDED_SUM_ROWS))
     sizes = (
         a_rows * k,

@@ -9,12 +9,12 @@
 // block. A NaN block becomes E4M3 NaNs. Powers past the last row, up to a multiple of 128, are 0.
 // Also zeroes the tickets of the GEMM that follows.
 //
-// Work       MX_WARPS warps a row, 8 warps a block; a lane takes 16 codes (8 bytes in, 16 out), so
-// loads and stores of a warp
-//            are contiguous; the next kChunks chunks are loaded while these are folded.
+// Work       MX_WARPS warps a row, 8 warps a block; a lane takes 16 codes (8 bytes in, 16 out) at a
+//            time, so that loads and stores of a warp are contiguous. The codes and scales of
+//            kChunks of them are all asked for at once, which is the whole row up to
+//            4096 * MX_WARPS codes: its scales are read once.
 // Limits     k % 32 == 0; codes 8-byte, folded 16-byte aligned.
-#include "e2m1.cuh"
-#include "ptx.cuh"
+#include "fold_row.cuh"
 
 #ifndef MX_WARPS
 #define MX_WARPS 1
@@ -23,10 +23,9 @@
 constexpr int kThreads = 256;
 constexpr int kRowsPerBlock = kThreads / kWarp / MX_WARPS;
 constexpr int kLanesPerRow = kWarp * MX_WARPS;
-constexpr int kChunks = MX_WARPS == 1 ? 8 : 2;
-constexpr int kWideRow = 0x4000;
+constexpr int kChunks = 8;
+constexpr int kBatch = kChunks * kLanesPerRow;
 constexpr int kPowersMultiple = 128;
-constexpr int kNoScale = -1;  // `top` of a row without any nonzero block
 
 // Mirrored by launch.py, field by field.
 struct FoldOperand {
@@ -44,58 +43,45 @@ struct Fold {
   int num_tickets, k;
 };
 
-// Largest and smallest scale of some blocks.
-struct Extent {
-  int top, bottom;
-
-  DEVICE void add(int scale) {
-    top = max(top, scale);
-    bottom = min(bottom, scale);
-  }
-  DEVICE bool is_wide() const { return top - bottom > kFoldWindow; }
+// Codes and scales of some chunks of a row.
+struct Batch {
+  U32x2 words[kChunks];
+  u32 scales[kChunks];
 };
-
-constexpr Extent kNothing = {kNoScale, static_cast<int>(kE8m0Nan)};
-
-// The extent over all lanes of the row.
-DEVICE Extent reduce(Extent extent, Extent* partial) {
-  extent.top = __reduce_max_sync(~0u, extent.top);
-  extent.bottom = __reduce_min_sync(~0u, extent.bottom);
-  if (MX_WARPS == 1) return extent;
-  const int warp = threadIdx.x / kWarp, first = warp / MX_WARPS * MX_WARPS;
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) partial[warp] = extent;
-  __syncthreads();
-  for (int i = first; i < first + MX_WARPS; ++i) {
-    extent.top = max(extent.top, partial[i].top);
-    extent.bottom = min(extent.bottom, partial[i].bottom);
-  }
-  return extent;
-}
 
 struct Row {
   const U32x2* codes;
   const u8* scales;
   int chunks;
 
-  DEVICE Extent all_blocks(int lane) const {
-    Extent extent = kNothing;
-    const int blocks = chunks / 2;
-    if (reinterpret_cast<unsigned long long>(scales) % 4 == 0 && blocks % 4 == 0) {
-      for (int i = lane; i < blocks / 4; i += kLanesPerRow) {
-        const u32 four = reinterpret_cast<const u32*>(scales)[i];
+  DEVICE void load(Batch& batch, int first) const {
+    const U32x2* first_codes = codes + first;
+    const u8* first_scale = scales + first / 2;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) extent.add((four >> (8 * j)) & 255);
+    for (int i = 0; i < kChunks; ++i) {
+      if (first + i * kLanesPerRow < chunks) {
+        batch.words[i] = load_streamed(first_codes + i * kLanesPerRow);
+        batch.scales[i] = first_scale[i * kLanesPerRow / 2];
       }
-    } else {
-      for (int i = lane; i < blocks; i += kLanesPerRow) extent.add(scales[i]);
     }
+  }
+
+  // Of all blocks, the first batch of which has been loaded.
+  DEVICE Extent all_blocks(const Batch& batch, int lane) const {
+    Extent extent = kNothing;
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (lane + i * kLanesPerRow < chunks) extent.add(batch.scales[i]);
+    }
+#pragma unroll 1
+    for (int i = lane + kBatch; i < chunks; i += kLanesPerRow) extent.add(scales[i / 2]);
     return extent;
   }
 
   // Blocks that are neither all zeros nor NaN.
   DEVICE Extent nonzero_blocks(int lane) const {
     Extent extent = kNothing;
+#pragma unroll 1
     for (int i = lane; i < chunks; i += kLanesPerRow) {
       const U32x2 word = codes[i];
       const int scale = scales[i / 2];
@@ -103,23 +89,14 @@ struct Row {
     }
     return extent;
   }
-
-  DEVICE void load(U32x2 (&words)[kChunks], int first, int lane) const {
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      const int chunk = first + i * kLanesPerRow + lane;
-      if (chunk < chunks) words[i] = load_streamed(codes + chunk);
-    }
-  }
 };
 
-extern "C" __global__ void __launch_bounds__(kThreads, 3)
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
     fold_rows(const __grid_constant__ Fold fold) {
   __shared__ U32x2 table[kFoldTableRows];
   __shared__ Extent partial[kThreads / kWarp];
-  let_next_grid_start();
-  fill_fold_table(table);
-  if (blockIdx.x == 0 && threadIdx.x < fold.num_tickets) fold.tickets[threadIdx.x] = 0;
+  wait_for_previous_grid();
+  let_next_grid_start();  // whoever starts now finds what earlier kernels wrote
   const FoldOperand &first = fold.first, &second = fold.second;
   const int k = fold.k;
 
@@ -139,31 +116,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, 3)
       (is_second ? second.folded : first.folded) + static_cast<long long>(index) * (k / 16);
   i16* powers = is_second ? second.powers : first.powers;
 
-  U32x2 next[kChunks];
-  row.load(next, 0, lane);
-  Extent extent = reduce(row.all_blocks(lane), partial);
-  if (extent.is_wide()) extent = reduce(row.nonzero_blocks(lane), partial);
-  const bool wide = extent.is_wide();
+  Batch batch;
+  row.load(batch, lane);
+  fill_fold_table(table);
+  if (blockIdx.x == 0 && threadIdx.x < fold.num_tickets) fold.tickets[threadIdx.x] = 0;
+  Extent extent = reduce<MX_WARPS>(row.all_blocks(batch, lane), partial);
+  if (extent.is_wide()) extent = reduce<MX_WARPS>(row.nonzero_blocks(lane), partial);
   __syncthreads();  // the table
-  if (lane == 0) {
-    powers[index] = wide ? kWideRow : extent.top == kNoScale ? 0 : extent.top - (127 + kFoldTop);
-  }
-  for (int start = 0; start < row.chunks; start += kChunks * kLanesPerRow) {
-    U32x2 words[kChunks];
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) words[i] = next[i];
-    row.load(next, start + kChunks * kLanesPerRow, lane);
+  if (lane == 0) powers[index] = extent.power();
+  for (int start = lane; start < row.chunks; start += kBatch) {
+    if (start != lane) row.load(batch, start);
+    U32x4* target = folded + start;
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      const int chunk = start + i * kLanesPerRow + lane;
-      if (chunk < row.chunks) {
-        const int scale = row.scales[chunk / 2];
-        // A block of zeros may lie anywhere: the clamp keeps it inside the table, and its codes are
-        // zeros in every row of it.
-        const int distance = wide ? 0 : min(max(extent.top - scale, 0), kFoldWindow);
-        const U32x2 entry = table[scale == kE8m0Nan ? kFoldNanRow : distance];
-        const U32x2 low = fold_word(words[i].x, entry), high = fold_word(words[i].y, entry);
-        folded[chunk] = {low.x, low.y, high.x, high.y};
+      if (start + i * kLanesPerRow < row.chunks) {
+        const U32x2 entry = table[extent.table_row(batch.scales[i])];
+        const U32x2 low = fold_word(batch.words[i].x, entry),
+                    high = fold_word(batch.words[i].y, entry);
+        target[i * kLanesPerRow] = {low.x, low.y, high.x, high.y};
       }
     }
   }

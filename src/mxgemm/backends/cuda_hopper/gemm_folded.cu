@@ -2,146 +2,45 @@
 // two a row.
 //
 // Operands   a, b: E4M3 [rows, k] (tensor maps, boxes of 128 rows x 128 k, 128-byte swizzle; TMA
-// fills what lies outside
-//            with zeros, so any m, n and any k % 32 == 0 will do); powers int16 [rows rounded up to
-//            128]. A row whose scales span more than 14 powers cannot be folded: its power is
-//            kWideRow, its bytes are the codes times 2^6 without their block scales, and tiles that
-//            hold such a row scale block by block.
-// Tile walk  persistent, 128 x 128 tiles, groups of 16 tile rows walked column by column (operand
-// reuse in L2). Roles      warpgroup 2: one thread issues the copies; warpgroups 0 and 1: 64 rows
-// of the tile each. Pipeline   6 stages of A | B, filled by TMA (full barriers), emptied by the 8
-// consumer warps (empty barriers). Numbers    a wgmma accumulator keeps 14 significant bits and
-// truncates, so the sum of kStepsPerPromotion k-steps of 32
-//            is added to an FP32 one in registers; two temporary accumulators keep a wgmma in
-//            flight meanwhile. The sum of one k-step is exact: 32 products of one scale are
-//            multiples of 1/4 up to 1152.
-// Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
-// add it | ...; drained every
-//            kUnroll stages, because ptxas serialises wgmma groups that live across a loop's back
-//            edge (note C7514).
-// Epilogue   plain 16-bit D: registers -> stmatrix -> TMA store; everything else through
-// epilogue.cuh.
-//            Warpgroup 1 starts late, so that one warpgroup's epilogue runs under the other's
-//            wgmmas.
+//            fills what lies outside with zeros, so any m, n and any k % 32 == 0 will do); powers
+//            int16 [rows rounded up to 128]. A row whose scales span more than 14 powers cannot be
+//            folded: its power is kWideRow, its bytes are the codes times 2^6 without their block
+//            scales, and tiles that hold such a row scale block by block.
+// Tile walk  persistent; 128 x 128 tiles in groups of 16 tile rows, or 192 x 128 in groups of 8
+//            tile columns, each group walked line by line (operand reuse in L2).
+// Roles      the last warpgroup: one thread issues the copies; the 2 or 3 others: 64 rows of the
+//            tile each.
+// Pipeline   4 to 6 stages of A | B, filled by TMA (full barriers), emptied by the consumer warps
+//            (empty barriers).
+// Numbers    a wgmma accumulator keeps 14 significant bits and truncates, so the sum of
+//            MX_STEPS_PER_PROMOTION k-steps of 32 is added to an FP32 one in registers. The sum of
+//            one k-step is exact: 32 products of one scale are multiples of 1/4 up to 1152.
+// Timeline   two consumers: wait full | 4 wgmma into temporary i | wait for temporary 1-i |
+//            release its stage | add it | ...; two temporary accumulators keep a wgmma in flight;
+//            drained every kUnroll stages, because ptxas serialises wgmma groups that live across
+//            a loop's back edge (note C7514). Three consumers: wait full | 4 wgmma | wait | add;
+//            the wgmmas of the other two run meanwhile. That takes a sixth less traffic from L2
+//            and no drains; whichever needs fewer waves of tiles is taken.
+// Power      the chip is power-limited here, so instructions count even where they hide: whatever
+//            is the same in a warp is made `uniform`, for the compiler to compute it once a warp.
+// Epilogue   plain 16-bit D: registers -> stmatrix -> TMA store, each warp by itself; everything
+//            else through epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; TMA store needs D's rows 16-byte aligned (the host chooses).
-#include "e2m1.cuh"
 #include "epilogue.cuh"
+#include "folded_tiles.cuh"
 #include "ptx.cuh"
 #include "wgmma.cuh"
-
-#ifndef MX_STEPS_PER_PROMOTION
-#define MX_STEPS_PER_PROMOTION 4
-#endif
-#ifndef MX_PLAIN_DTYPE
-#define MX_PLAIN_DTYPE \
-  2  // Dtype of a D that gets alpha * product and nothing else; 0: the full epilogue
-#endif
-
-constexpr int kTileM = 128, kTileN = 128, kTileK = 128;
-constexpr int kStages = 6;
-constexpr int kConsumers = 2;
-constexpr int kRowsPerConsumer = kTileM / kConsumers;
-constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
-constexpr int kStepK = 32;  // k of one e4m3 wgmma: one MX block
-constexpr int kSteps = kTileK / kStepK;
-constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? 16 : 4;
-constexpr int kAccumulators = kRowsPerConsumer * kTileN / kWarpgroup;
-constexpr int kGroupRows = 16;        // tile rows walked together
-constexpr int kStaggerClocks = 1200;  // about an epilogue
-constexpr int kWideRow = 0x4000;      // power of a row that is not folded
-constexpr int kEasyPower =
-    60;  // powers up to here may be multiplied one after the other without over- or underflow
-
-// Shared memory, in bytes from a 1024-byte boundary.
-constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK, kStageBytes = kBytesA + kBytesB;
-constexpr int kChunkBytes = 64 * 128;  // 64 rows of 128 bytes
-constexpr int kOutOffset = kStages * kStageBytes, kOutBytes = 2 * kChunkBytes;  // a consumer
-constexpr int kPowersOffset = kOutOffset + kConsumers * kOutBytes;
-constexpr int kPowersPerTile = kRowsPerConsumer + kTileN;
-constexpr int kPowersBytes = 2 * kPowersPerTile;  // int16; two buffers a consumer
-constexpr int kBarriersOffset = kPowersOffset + kConsumers * 2 * kPowersBytes;
-constexpr int kSharedBytes = kBarriersOffset + 2 * kStages * 8 + 16;
-static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
-
-// Mirrored by launch.py, field by field.
-struct FoldedGemm {
-  Epilogue epilogue;
-  const i16* a_powers;
-  const i16* b_powers;
-  const u8* a_scales;  // E8M0 [m, k / 32], read for wide rows
-  const u8* b_scales;
-  long long a_scales_pitch, b_scales_pitch;
-  int* tickets;  // [grid] zeros, or null: tiles by block number
-  int m, n, k;
-};
-
-struct Tiles {
-  int rows, columns, count;
-
-  DEVICE Tiles(const FoldedGemm& g)
-      : rows((g.m + kTileM - 1) / kTileM),
-        columns((g.n + kTileN - 1) / kTileN),
-        count(rows * columns) {}
-
-  DEVICE void origin(int tile, int& m, int& n) const {
-    const int per_group = kGroupRows * columns, group = tile / per_group;
-    const int first = group * kGroupRows, height = min(kGroupRows, rows - first);
-    const int inside = tile - group * per_group;
-    m = (first + inside % height) * kTileM;
-    n = inside / height * kTileN;
-  }
-};
-
-// A position in the ring of stages.
-struct Cursor {
-  int stage = 0;
-  u32 parity = 0;
-
-  DEVICE void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-struct Shared {
-  u32 base;
-
-  DEVICE u32 a(int stage) const { return base + stage * kStageBytes; }
-  DEVICE u32 b(int stage) const { return a(stage) + kBytesA; }
-  DEVICE u32 out(int consumer) const { return base + kOutOffset + consumer * kOutBytes; }
-  DEVICE u32 powers(int consumer, int buffer) const {
-    return base + kPowersOffset + (2 * consumer + buffer) * kPowersBytes;
-  }
-  DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
-  DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
-  DEVICE u32 first_tile() const { return base + kBarriersOffset + 16 * kStages; }
-};
-
-// The first tile of this block: its multiprocessor's number, so that neighbours share operands in
-// L2 also when blocks start in any order. Each number is given out once: a taken one (two blocks on
-// a multiprocessor, a partitioned GPU) moves on.
-DEVICE int take_ticket(int* tickets) {
-  if (!tickets) return blockIdx.x;
-  int slot = multiprocessor() % gridDim.x;
-  while (atomicExch(tickets + slot, 1)) slot = slot + 1 == gridDim.x ? 0 : slot + 1;
-  return slot;
-}
 
 struct Consumer {
   const FoldedGemm& g;
   Shared shared;
   int index, warp, lane, thread;  // thread in the warpgroup
   Cursor filled;                  // next stage to read
-  int unreleased = 0;             // oldest stage still held
 
   DEVICE Consumer(const FoldedGemm& gemm, Shared s)
       : g(gemm),
         shared(s),
-        index(threadIdx.x / kWarpgroup),
+        index(uniform(threadIdx.x / kWarpgroup)),
         warp(threadIdx.x / kWarp % 4),
         lane(threadIdx.x % kWarp),
         thread(threadIdx.x % kWarpgroup) {}
@@ -152,7 +51,10 @@ struct Consumer {
     constexpr int kVectorsM = kRowsPerConsumer * 2 / 16, kVectorsN = kTileN * 2 / 16;
     const u32 target = shared.powers(index, buffer) + thread * 16;
     if (thread < kVectorsM) {
-      copy_async_16(target, g.a_powers + m + index * kRowsPerConsumer + thread * 8);
+      // Where a tile's 64 rows lie past the last of A, the last 64 stand in.
+      const int row =
+          min(m + index * kRowsPerConsumer, (g.m - 1) / kRowsPerConsumer * kRowsPerConsumer);
+      copy_async_16(target, g.a_powers + row + thread * 8);
     } else if (thread < kVectorsM + kVectorsN) {
       copy_async_16(target, g.b_powers + n + (thread - kVectorsM) * 8);
     }
@@ -165,18 +67,26 @@ struct Consumer {
       const u32 pair = load_shared_u32(powers + 4 * i);
       largest = max(largest, max(abs(static_cast<i16>(pair)), abs(static_cast<i16>(pair >> 16))));
     }
-    return __reduce_max_sync(~0u, static_cast<u32>(largest));
+    return uniform(__reduce_max_sync(~0u, static_cast<u32>(largest)));
   }
 
-  DEVICE void release() {
-    if (lane == 0) mbarrier_arrive(shared.empty(unreleased));
-    if (++unreleased == kStages) unreleased = 0;
+  DEVICE void release(int stage) const {
+    if (lane == 0) mbarrier_arrive(shared.empty(stage));
+  }
+
+  // Descriptors of this warpgroup's rows and of the columns in the stage under the cursor.
+  DEVICE void describe(u64& a, u64& b) const {
+    constexpr u32 kRowsBytes = kRowsPerConsumer * kTileK;
+    // In units of 16 bytes; uniform here, where all else follows from it by additions.
+    const u32 rows = uniform((shared.a(filled.stage) + index * kRowsBytes) >> 4);
+    a = kSwizzledRows | rows;
+    b = kSwizzledRows | (rows + ((kBytesA - index * kRowsBytes) >> 4));
   }
 
   // Starts k-steps [first, first + count) of the stage under the cursor.
   DEVICE void start(float (&sum)[kAccumulators], int first, int count) const {
-    const u64 a = wgmma_descriptor(shared.a(filled.stage) + index * kRowsPerConsumer * kTileK);
-    const u64 b = wgmma_descriptor(shared.b(filled.stage));
+    u64 a, b;
+    describe(a, b);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -187,101 +97,214 @@ struct Consumer {
     wgmma_commit();
   }
 
+  // Starts one k-step that is not known at compile time.
+  DEVICE void start_step(float (&sum)[kAccumulators], int step) const {
+    u64 a, b;
+    describe(a, b);
+    wgmma_fence();
+    Wgmma<kTileN>::shared(sum, a + 2 * step, b + 2 * step, 0);
+    wgmma_commit();
+  }
+
+  // Sums `stages` stages of folded operands with one temporary accumulator: meanwhile the other
+  // warpgroups' wgmmas run.
+  DEVICE void sum_alone(float (&total)[kAccumulators], float (&sum)[kAccumulators], int stages) {
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_wait(shared.full(filled.stage), filled.parity);
+#pragma unroll
+      for (int batch = 0; batch < kBatchesPerStage; ++batch) {
+        pin(sum);
+        start(sum, batch * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
+        wgmma_wait<0>();
+        if (batch == kBatchesPerStage - 1) release(filled.stage);
+        pin(sum);
+#pragma unroll
+        for (int j = 0; j < kAccumulators; ++j) total[j] += sum[j];
+      }
+      filled.next();
+    }
+  }
+
   // Sums kBlocks stages of folded operands into `total`; nothing is in flight before or after.
   template <int kBlocks>
   DEVICE void sum_folded(float (&total)[kAccumulators], float (&even)[kAccumulators],
                          float (&odd)[kAccumulators]) {
     constexpr int kBatches = kBlocks * kBatchesPerStage;
+    // Starts a batch; returns the stage that its end releases, or -1.
     auto begin = [&](float (&sum)[kAccumulators], int batch) {
-      const int part = batch % kBatchesPerStage;
-      if (part == 0) mbarrier_wait(shared.full(filled.stage), filled.parity);
+      const int part = batch % kBatchesPerStage, stage = filled.stage;
+      if (part == 0) mbarrier_wait(shared.full(stage), filled.parity);
       start(sum, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
-      if (part == kBatchesPerStage - 1) filled.next();
+      if (part < kBatchesPerStage - 1) return -1;
+      filled.next();
+      return stage;
     };
-    auto finish = [&](float (&sum)[kAccumulators], int batch) {
-      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release();
+    auto finish = [&](float (&sum)[kAccumulators], int batch, int stage) {
+      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release(stage);
       pin(sum);
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
     };
-    begin(even, 0);
+    int stage = begin(even, 0);
 #pragma unroll
     for (int batch = 1; batch < kBatches; ++batch) {
-      if (batch % 2) {
-        begin(odd, batch);
-        wgmma_wait<1>();
-        finish(even, batch - 1);
-      } else {
-        begin(even, batch);
-        wgmma_wait<1>();
-        finish(odd, batch - 1);
-      }
+      const int next = begin(batch % 2 ? odd : even, batch);
+      wgmma_wait<1>();
+      finish(batch % 2 ? even : odd, batch - 1, stage);
+      stage = next;
     }
     wgmma_wait<0>();
-    if (kBatches % 2) {
-      finish(even, kBatches - 1);
-    } else {
-      finish(odd, kBatches - 1);
+    finish(kBatches % 2 ? even : odd, kBatches - 1, stage);
+  }
+
+  // Scale bytes of a row's blocks in a stage, the first one lowest: its own where the row is wide,
+  // else those that say its power four times. A NaN block's bytes are NaN, whatever its scale.
+  DEVICE u32 block_scales(const u8* scales, long long pitch, int row, int rows, int stage,
+                          int power) const {
+    constexpr u32 kFour = 0x01010101;
+    if (power != kWideRow) return (power + kScaleOfOne) * kFour;
+    const u8* first = scales + row * pitch + stage * kSteps;
+    if (g.k % kTileK == 0 && reinterpret_cast<u64>(first) % kSteps == 0) {
+      return row < rows ? *reinterpret_cast<const u32*>(first) : kScaleOfOne * kFour;
+    }
+    u32 word = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      const bool inside = row < rows && stage * kSteps + step < g.k / kStepK;
+      word |= (inside ? first[step] : kScaleOfOne) << (8 * step);
+    }
+    return word;
+  }
+
+  // Those of the column and of the row of the tile whose factors this thread writes.
+  DEVICE U32x2 block_scales(u32 powers, int m, int n, int stage) const {
+    const int row = thread % kRowsPerConsumer;
+    auto power = [&](int i) { return static_cast<i16>(load_shared_u16(powers + 2 * i)); };
+    return {block_scales(g.b_scales, g.b_scales_pitch, n + thread, g.n, stage,
+                         power(kRowsPerConsumer + thread)),
+            block_scales(g.a_scales, g.a_scales_pitch, m + row, g.m, stage, power(row))};
+  }
+
+  // Writes a stage's factors (or, where one would leave FP32's range on the way, powers) of
+  // columns and rows to `factors`, [steps][columns | rows].
+  template <typename Factor>
+  DEVICE void write_factors(u32 factors, U32x2 scales, Factor factor) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const u32 target = factors + step * kFactorsPerStep * 4;
+      store_shared_u32(target + thread * 4, factor(block_power(scales.x, step)));
+      if (thread < kRowsPerConsumer) {
+        store_shared_u32(target + (kTileN + thread) * 4, factor(block_power(scales.y, step)));
+      }
     }
   }
 
-  // Power of a block of a row: of the row when it is folded, of the block's own scale when it is
-  // wide. A NaN block's bytes are NaN, whatever its power.
-  static DEVICE int block_power(const u8* scales, long long pitch, int row, int rows, int blocks,
-                                int block, int power) {
-    if (power != kWideRow) return power;
-    return row < rows && block < blocks ? scales[row * pitch + block] - (127 + kFoldTop) : 0;
+  static DEVICE int block_power(u32 scales, int step) {
+    return static_cast<int>(scales >> (8 * step) & 255) - kScaleOfOne;
   }
 
-  // Sums `stages` stages for a tile that holds wide rows: every k-step is scaled block by block.
-  // Slow and exact.
-  DEVICE void sum_wide(float (&total)[kAccumulators], float (&sum)[kAccumulators], u32 powers,
-                       int m, int n, int stages) {
-    const int blocks = g.k / kStepK, row = warp * 16 + lane / 4;
-    const u32 columns = shared.out(index);  // int32 [steps][128], in the idle output buffer
-    auto power_at = [&](int i) {
-      const u32 pair = load_shared_u32(powers + i / 2 * 4);
-      return static_cast<int>(static_cast<i16>(i % 2 ? pair >> 16 : pair));
-    };
-    if (thread == 0) bulk_wait_read<0>();
-    for (int stage = 0; stage < stages; ++stage) {
-      sync();
-      for (int step = 0; step < kSteps; ++step) {
-        store_shared_u32(columns + (step * kTileN + thread) * 4,
-                         block_power(g.b_scales, g.b_scales_pitch, n + thread, g.n, blocks,
-                                     stage * kSteps + step, power_at(kRowsPerConsumer + thread)));
-      }
-      sync();
-      mbarrier_wait(shared.full(filled.stage), filled.parity);
-#pragma unroll 1
-      for (int step = 0; step < kSteps; ++step) {
-        const u64 a = wgmma_descriptor(shared.a(filled.stage) + index * kRowsPerConsumer * kTileK);
-        const u64 b = wgmma_descriptor(shared.b(filled.stage));
-        pin(sum);
-        wgmma_fence();
-        Wgmma<kTileN>::shared(sum, a + 2 * step, b + 2 * step, 0);
-        wgmma_commit();
-        int row_power[2];
-        for (int h = 0; h < 2; ++h) {
-          row_power[h] = block_power(g.a_scales, g.a_scales_pitch, m + row + 8 * h, g.m, blocks,
-                                     stage * kSteps + step, power_at(row + 8 * h));
-        }
-        wgmma_wait<0>();
-        pin(sum);
+  static DEVICE bool easy(U32x2 scales) {
+    bool all = true;
 #pragma unroll
-        for (int i = 0; i < kAccumulators; i += 4) {
-          const U32x2 p = load_shared_u32x2(columns + (step * kTileN + i * 2 + lane % 4 * 2) * 4);
-          const int p0 = static_cast<int>(p.x), p1 = static_cast<int>(p.y);
-          total[i] += scale_by_power(sum[i], row_power[0] + p0);
-          total[i + 1] += scale_by_power(sum[i + 1], row_power[0] + p1);
-          total[i + 2] += scale_by_power(sum[i + 2], row_power[1] + p0);
-          total[i + 3] += scale_by_power(sum[i + 3], row_power[1] + p1);
-        }
+    for (int step = 0; step < kSteps; ++step) {
+      all &= abs(block_power(scales.x, step)) <= kEasyPower;
+      all &= abs(block_power(scales.y, step)) <= kEasyPower;
+    }
+    return all;
+  }
+
+  // Sums `stages` stages for a tile that holds wide rows: every k-step's sum, which is exact, is
+  // scaled by its two blocks before it is added.
+  DEVICE void sum_wide(float (&total)[kAccumulators], float (&even)[kAccumulators],
+                       float (&odd)[kAccumulators], u32 powers, int m, int n, int stages) {
+    if (lane == 0) bulk_wait_read<0>();  // the factors lie in the output buffer
+    sync();
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage) {
+      const U32x2 scales = block_scales(powers, m, n, stage);
+      const u32 factors = shared.out(index) + stage % 2 * (kSteps * kFactorsPerStep * 4);
+      write_factors(factors, scales,
+                    [](int power) { return __float_as_uint(power_of_two(max(power, -126))); });
+      const bool all_easy = named_barrier_all(1 + index, kWarpgroup, easy(scales));
+      if (!all_easy) {
+        write_factors(factors, scales, [](int power) { return power; });
+        sync();
       }
+      mbarrier_wait(shared.full(filled.stage), filled.parity);
+      if (all_easy) {
+        add_easy_blocks(total, even, odd, factors);
+      } else {
+        add_blocks(total, even, factors);
+      }
+      release(filled.stage);
       filled.next();
-      release();
     }
     sync();
+  }
+
+  // total += the stage's four k-steps, each scaled by its blocks' factors one after the other.
+  DEVICE void add_easy_blocks(float (&total)[kAccumulators], float (&even)[kAccumulators],
+                              float (&odd)[kAccumulators], u32 factors) const {
+    auto finish = [&](float (&sum)[kAccumulators], int step) {
+      const u32 columns = factors + (step * kFactorsPerStep + lane % 4 * 2) * 4;
+      const u32 rows = factors + (step * kFactorsPerStep + kTileN + warp * 16 + lane / 4) * 4;
+      const float r0 = load_shared_f32(rows), r1 = load_shared_f32(rows + 8 * 4);
+      pin(sum);
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const F32x2 c = load_shared_f32x2(columns + i * 8);
+        total[i] = __fmaf_rn(sum[i] * r0, c.x, total[i]);
+        total[i + 1] = __fmaf_rn(sum[i + 1] * r0, c.y, total[i + 1]);
+        total[i + 2] = __fmaf_rn(sum[i + 2] * r1, c.x, total[i + 2]);
+        total[i + 3] = __fmaf_rn(sum[i + 3] * r1, c.y, total[i + 3]);
+      }
+    };
+    if constexpr (!kTwoSums) {
+#pragma unroll 1
+      for (int step = 0; step < kSteps; ++step) {
+        pin(even);
+        start_step(even, step);
+        wgmma_wait<0>();
+        finish(even, step);
+      }
+      return;
+    }
+    start(even, 0, 1);
+    start(odd, 1, 1);
+    wgmma_wait<1>();
+    finish(even, 0);
+    start(even, 2, 1);
+    wgmma_wait<1>();
+    finish(odd, 1);
+    start(odd, 3, 1);
+    wgmma_wait<1>();
+    finish(even, 2);
+    wgmma_wait<0>();
+    finish(odd, 3);
+  }
+
+  // The same with powers for factors.
+  DEVICE void add_blocks(float (&total)[kAccumulators], float (&sum)[kAccumulators],
+                         u32 factors) const {
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step) {
+      const u32 columns = factors + (step * kFactorsPerStep + lane % 4 * 2) * 4;
+      const u32 rows = factors + (step * kFactorsPerStep + kTileN + warp * 16 + lane / 4) * 4;
+      pin(sum);
+      start_step(sum, step);
+      const int r0 = load_shared_u32(rows), r1 = load_shared_u32(rows + 8 * 4);
+      wgmma_wait<0>();
+      pin(sum);
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const U32x2 c = load_shared_u32x2(columns + i * 8);
+        const int c0 = static_cast<int>(c.x), c1 = static_cast<int>(c.y);
+        total[i] += scale_by_power(sum[i], r0 + c0);
+        total[i + 1] += scale_by_power(sum[i + 1], r0 + c1);
+        total[i + 2] += scale_by_power(sum[i + 2], r1 + c0);
+        total[i + 3] += scale_by_power(sum[i + 3], r1 + c1);
+      }
+    }
   }
 
   // total * 2^(row power + column power). Easy powers multiply one after the other; others in
@@ -316,15 +339,18 @@ struct Consumer {
     }
   }
 
-  // 16-bit D = alpha * total: chunks of 64 columns, two buffers, TMA clips what lies outside.
+  // 16-bit D: a warp's rows by themselves, in chunks of 64 columns; TMA clips what lies outside.
   DEVICE void store_plain(const float (&total)[kAccumulators], const TensorMap* map, int m,
                           int n) const {
-    const u32 row = warp * 16 + lane % 16, half = lane / 16;
+    constexpr int kChunks = kTileN / 64;
+    const u32 row = lane % kRowsPerWarp, half = lane / kRowsPerWarp;
+    const u32 buffer = shared.out(index) + warp * kOutChunks * kChunkBytes;
 #pragma unroll
-    for (int chunk = 0; chunk < kTileN / 64; ++chunk) {
-      const u32 buffer = shared.out(index) + chunk * kChunkBytes;
-      if (thread == 0) bulk_wait_read<kTileN / 64 - 1>();
-      sync();
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      if (chunk == 0 || kOutChunks == 1) {
+        if (lane == 0) bulk_wait_read<0>();
+        __syncwarp();
+      }
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         u32 words[4];
@@ -334,12 +360,17 @@ struct Consumer {
           words[i] =
               MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
         }
-        store_matrix_x4(buffer + row * 128 + (((j + half) ^ (row % 8)) << 4), words);
+        const u32 place = row * 128 + (((j + half) ^ (row % 8)) << 4);
+        store_matrix_x4(buffer + chunk % kOutChunks * kChunkBytes + place, words);
       }
+      if (chunk < kChunks - 1 && kOutChunks > 1) continue;
       async_proxy_fence();
-      sync();
-      if (thread == 0) {
-        tma_store(map, buffer, n + chunk * 64, m);
+      __syncwarp();
+      if (lane == 0) {
+        for (int i = kOutChunks == 1 ? chunk : 0; i <= chunk; ++i) {
+          tma_store(map, buffer + i % kOutChunks * kChunkBytes, n + i * 64,
+                    m + warp * kRowsPerWarp);
+        }
         bulk_commit();
       }
     }
@@ -373,12 +404,10 @@ struct Consumer {
 
 DEVICE void produce(const FoldedGemm& g, Shared shared, const TensorMap& a, const TensorMap& b,
                     int first_tile) {
-  const Tiles tiles(g);
   const int stages = (g.k + kTileK - 1) / kTileK;
   Cursor cursor;
-  for (int tile = first_tile; tile < tiles.count; tile += gridDim.x) {
-    int m, n;
-    tiles.origin(tile, m, n);
+  for (TileWalk tiles(g, first_tile); !tiles.done(); tiles.next()) {
+    const int m = tiles.m(), n = tiles.n();
     for (int i = 0; i < stages; ++i) {
       const u32 full = shared.full(cursor.stage);
       mbarrier_wait(shared.empty(cursor.stage), cursor.parity ^ 1);
@@ -391,35 +420,29 @@ DEVICE void produce(const FoldedGemm& g, Shared shared, const TensorMap& a, cons
 }
 
 DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int first_tile) {
-  const Tiles tiles(g);
   const int stages = (g.k + kTileK - 1) / kTileK;
   Consumer consumer(g, shared);
-  if (first_tile >= tiles.count) return;
-  int m, n, buffer = 0;
-  tiles.origin(first_tile, m, n);
-  consumer.fetch_powers(m, n, buffer);
+  TileWalk tiles(g, first_tile);
+  if (tiles.done()) return;
+  int buffer = 0;
+  consumer.fetch_powers(tiles.m(), tiles.n(), buffer);
   copy_async_wait();
   consumer.sync();
   int largest = consumer.largest_power(shared.powers(consumer.index, buffer));
-  if (consumer.index == 1) {
-    for (const long long start = clock64(); clock64() - start < kStaggerClocks;) {
-    }
-  }
-  for (int tile = first_tile; tile < tiles.count; tile += gridDim.x) {
+  while (!tiles.done()) {
     const u32 powers = shared.powers(consumer.index, buffer);
+    const int m = tiles.m() + consumer.index * kRowsPerConsumer, n = tiles.n();
     buffer ^= 1;
-    int next_m = 0, next_n = 0;
-    if (tile + gridDim.x < tiles.count) {
-      tiles.origin(tile + gridDim.x, next_m, next_n);
-      consumer.fetch_powers(next_m, next_n, buffer);
-    }
-    const int row0 = m + consumer.index * kRowsPerConsumer;
+    tiles.next();
+    if (!tiles.done()) consumer.fetch_powers(tiles.m(), tiles.n(), buffer);
 
     float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
     if (largest == kWideRow) {
-      consumer.sum_wide(total, even, powers, row0, n, stages);
+      consumer.sum_wide(total, even, odd, powers, m, n, stages);
+    } else if constexpr (!kTwoSums) {
+      consumer.sum_alone(total, even, stages);
     } else {
       int left = stages;
 #pragma unroll 1
@@ -428,24 +451,22 @@ DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int 
       for (; left >= 4; left -= 4) consumer.sum_folded<4>(total, even, odd);
 #pragma unroll 1
       for (; left > 0; --left) consumer.sum_folded<1>(total, even, odd);
-      consumer.scale_rows(total, powers, largest <= kEasyPower);
     }
-
-    copy_async_wait();  // the next tile's powers, seen by all after the barriers of the epilogue
+    if (largest != kWideRow) consumer.scale_rows(total, powers, largest <= kEasyPower);
     if (MX_PLAIN_DTYPE) {
       if (g.epilogue.alpha != 1.f) {
 #pragma unroll
         for (int i = 0; i < kAccumulators; ++i) total[i] *= g.epilogue.alpha;
       }
-      consumer.store_plain(total, &d, row0, n);
+      consumer.store_plain(total, &d, m, n);
     } else {
-      consumer.store_full(total, row0, n);
+      consumer.store_full(total, m, n);
     }
-    m = next_m;
-    n = next_n;
+    copy_async_wait();
+    consumer.sync();  // all have the next tile's powers, and are done with this one's
     largest = consumer.largest_power(shared.powers(consumer.index, buffer));
   }
-  if (MX_PLAIN_DTYPE && consumer.thread == 0) bulk_wait_all();
+  if (MX_PLAIN_DTYPE && consumer.lane == 0) bulk_wait_all();
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
@@ -465,7 +486,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   wait_for_previous_grid();
   if (threadIdx.x == 0) store_shared_u32(shared.first_tile(), take_ticket(g.tickets));
   __syncthreads();
-  const int first_tile = load_shared_u32(shared.first_tile());
+  const int first_tile = uniform(load_shared_u32(shared.first_tile()));
 
   // Steady state, drain and epilogue, by role
   if (threadIdx.x >= kConsumers * kWarpgroup) {

@@ -9,24 +9,44 @@ from __future__ import annotations
 import functools
 import struct
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
 from mxgemm.backends.cuda_hopper import config as cfg
-from mxgemm.backends.cuda_hopper.config import FoldedConfig, HopperConfig, PackedConfig, round_up
+from mxgemm.backends.cuda_hopper.config import (
+    DecodedConfig,
+    FoldedConfig,
+    HopperConfig,
+    PackedConfig,
+    round_up,
+)
 from mxgemm.epilogue import Activation, EpilogueArgs
 from mxgemm.problem import GemmProblem
 from mxgemm.runtime import cuda_driver
-from mxgemm.runtime.cuda_driver import Kernel, Packed
+from mxgemm.runtime.cuda_driver import Launch, TensorMaps, multiprocessors
 from mxgemm.runtime.nvrtc import HOPPER, Source
 from mxgemm.tensor import MXTensor
 
-# The structs of the .cu files, field by field in their order; 4x is the padding that C adds.
+# The parameters of the kernels: tensor maps, then a struct of the .cu file, field by field in its
+# order; 4x is the padding that C adds.
+_MAP = "128s"
 _EPILOGUE = "5P3q2f9i4x"
-FOLDED_GEMM = struct.Struct("@" + _EPILOGUE + "4P2qP3i4x")
-PACKED_GEMM = struct.Struct("@" + _EPILOGUE + "P4P2q4i")
+FOLDED_GEMM = struct.Struct("@" + 3 * _MAP + _EPILOGUE + "4P2qP3i4x")
+FOLDED_GEMM_OFFSETS = (0, 128, 256, 384)
+_PACKED = _EPILOGUE + "5P4i"
+PACKED_GEMM = struct.Struct("@" + _MAP + _PACKED)
+PACKED_GEMM_OFFSETS = (0, 128)
+DECODED_GEMM = struct.Struct("@" + 2 * _MAP + _PACKED)
+DECODED_GEMM_OFFSETS = (0, 128, 256)
+_NO_MAP = bytes(128)
+"""In the place of a tensor map that the kernel does not read."""
+
 FOLD = struct.Struct("@" + 2 * "4P2qi4x" + "P2i")
-POINTER, INT, LONG = struct.Struct("@P"), struct.Struct("@i"), struct.Struct("@q")
+UNPACK, ADD_ROWS = struct.Struct("@PPii"), struct.Struct("@PPii")
+TWO_POINTERS_TWO_INTS = (0, 8, 16, 20)
+PACK = struct.Struct("@4P2q2i")
+PACK_OFFSETS = (0, 8, 16, 24, 32, 40, 48, 52)
 
 ACTIVATIONS = {
     Activation.NONE: 0,
@@ -96,21 +116,12 @@ def _addresses(values: torch.Tensor, powers: torch.Tensor, scales: torch.Tensor)
 
 
 @functools.cache
-def multiprocessors(device: int) -> int:
-    """Return how many multiprocessors a device has."""
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-@functools.cache
-def fold_kernel(device: int, *, few_rows: bool) -> tuple[Kernel, int]:
-    """Return the fold and the rows of one of its blocks: a warp a row, or all of a block's when
-    rows are few.
-    """
-    warps = cfg.FOLD_WARPS if few_rows else 1
+def fold_launch(device: int, warps: int) -> Launch:
+    """Return the fold that gives a row this many warps."""
     source = Source(cfg.HERE / "fold.cu", (("MX_WARPS", warps),))
     threads = 32 * cfg.FOLD_WARPS
     kernel = cuda_driver.load(source, "fold_rows", arch=HOPPER, device=device, threads=threads)
-    return kernel, cfg.FOLD_WARPS // warps
+    return Launch(kernel, FOLD)
 
 
 def fold(
@@ -121,6 +132,7 @@ def fold(
     *,
     tickets: int = 0,
     num_tickets: int = 0,
+    for_decoder: bool = False,
 ) -> None:
     """Fold one or two operands in one launch.
 
@@ -131,19 +143,24 @@ def fold(
         stream: driver handle.
         tickets: address of int32 [num_tickets], zeroed for the GEMM that follows.
         num_tickets: how many.
+        for_decoder: one operand, for a kernel that decodes the other: it wants no powers past the
+            last row, and the fold may start while the kernel before still runs.
     """
-    padded = 0
-    values: tuple[int, ...] = ()
-    for tensor, folded, powers in operands:
-        rows, codes, scales = tensor.rows, tensor.codes, tensor.scales
-        padded += round_up(rows, cfg.POWERS_MULTIPLE)
-        values += (codes.data_ptr(), scales.data_ptr(), folded, powers)
-        values += (codes.stride(0), scales.stride(0), rows)
-    if len(operands) == 1:
-        values += NOTHING_TO_FOLD
-    kernel, rows_per_block = fold_kernel(device, few_rows=padded <= cfg.FEW_ROWS)
-    arguments = Packed(FOLD, *values, tickets, num_tickets, k)
-    kernel.launch((padded // rows_per_block, 1), stream, [arguments.address])
+    (tensor, folded, powers), *more = operands
+    rows = tensor.rows
+    codes_pitch, scales_pitch = k // 2, k // cfg.BLOCK
+    first = (tensor.codes.data_ptr(), tensor.scales.data_ptr(), folded, powers)
+    padded = rows if for_decoder else round_up(rows, cfg.POWERS_MULTIPLE)
+    second = NOTHING_TO_FOLD
+    if more:
+        ((other, folded, powers),) = more
+        padded += round_up(other.rows, cfg.POWERS_MULTIPLE)
+        addresses = (other.codes.data_ptr(), other.scales.data_ptr(), folded, powers)
+        second = (*addresses, codes_pitch, scales_pitch, other.rows)
+    warps = cfg.fold_warps(padded, k)
+    values = (*first, codes_pitch, scales_pitch, rows, *second, tickets, num_tickets, k)
+    grid = (-(-padded * warps // cfg.FOLD_WARPS), 1)
+    fold_launch(device, warps)(grid, stream, values, overlap=for_decoder)
 
 
 def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
@@ -161,9 +178,10 @@ def fold_one(tensor: MXTensor, k: int) -> FoldedRows:
 
 
 @functools.cache
-def _pack_kernel(name: str, device: int) -> Kernel:
+def _pack_launch(name: str, device: int, layout: struct.Struct, offsets: tuple[int, ...]) -> Launch:
     source = Source(cfg.HERE / "pack.cu")
-    return cuda_driver.load(source, name, arch=HOPPER, device=device, threads=128)
+    kernel = cuda_driver.load(source, name, arch=HOPPER, device=device, threads=128)
+    return Launch(kernel, layout, offsets)
 
 
 def pack(tensor: MXTensor, k: int) -> PackedWeight:
@@ -175,47 +193,36 @@ def pack(tensor: MXTensor, k: int) -> PackedWeight:
     tiles = torch.empty(shape, dtype=torch.uint8, device=device)
     powers = torch.empty(rows, dtype=torch.int16, device=device)
     if rows and k:
-        values = (
-            *(Packed(POINTER, t.data_ptr()) for t in (tensor.codes, tensor.scales, tiles, powers)),
-            Packed(LONG, tensor.codes.stride(0)),
-            Packed(LONG, tensor.scales.stride(0)),
-            Packed(INT, tensor.rows),
-            Packed(INT, k),
-        )
-        _pack_kernel("pack_tiles", device.index).launch(
-            (rows // 4, 1),
-            cuda_driver.current_stream(device.index),
-            [value.address for value in values],
-        )
+        launch = _pack_launch("pack_tiles", device.index, PACK, PACK_OFFSETS)
+        addresses = (t.data_ptr() for t in (tensor.codes, tensor.scales, tiles, powers))
+        values = (*addresses, k // 2, k // cfg.BLOCK, tensor.rows, k)
+        launch((rows // 4, 1), cuda_driver.current_stream(device.index), values)
     return PackedWeight(tiles, powers, tensor.scales)
 
 
-def unpack(weight: PackedWeight, folded: int, rows: int, k: int, stream: int) -> None:
+def unpack(weight: PackedWeight, folded: int, rows: int, k: int, device: int, stream: int) -> None:
     """Write the folded bytes [rows, k] of a packed weight to the address `folded`."""
-    values = (
-        Packed(POINTER, weight.tiles.data_ptr()),
-        Packed(POINTER, folded),
-        Packed(INT, rows),
-        Packed(INT, k),
-    )
     groups = -(-k // cfg.TILE_K)
     grid = (-(-groups // 4), -(-rows // cfg.PACKED_TILE_ROWS))
-    device = weight.tiles.device.index
-    _pack_kernel("unpack_tiles", device).launch(grid, stream, [value.address for value in values])
+    launch = _pack_launch("unpack_tiles", device, UNPACK, TWO_POINTERS_TWO_INTS)
+    launch(grid, stream, (weight.addresses[0], folded, rows, k))
 
 
-def _add_rows(partial: int, sums: torch.Tensor, count: int, stream: int) -> None:
+def _add_rows(partial: int, sums: torch.Tensor, count: int, device: int, stream: int) -> None:
     """Add FP32 partial sums [count, n] at the address `partial` into `sums`."""
-    values = (
-        Packed(POINTER, partial),
-        Packed(POINTER, sums.data_ptr()),
-        Packed(INT, count),
-        Packed(INT, sums.numel()),
-    )
-    grid = (-(-sums.numel() // 128), 1)
-    _pack_kernel("add_rows", sums.device.index).launch(
-        grid, stream, [value.address for value in values]
-    )
+    n = sums.numel()
+    launch = _pack_launch("add_rows", device, ADD_ROWS, TWO_POINTERS_TWO_INTS)
+    launch((-(-n // 128), 1), stream, (partial, sums.data_ptr(), count, n))
+
+
+class Decoding(NamedTuple):
+    """A kernel that decodes the weight, the maps of its A and of an aligned D, and its grid."""
+
+    config: PackedConfig | DecodedConfig
+    launch: Launch
+    maps_a: TensorMaps
+    maps_d: TensorMaps
+    grid: tuple[int, int]
 
 
 class Launcher:
@@ -227,46 +234,100 @@ class Launcher:
         self.device = device
         self.areas = cfg.areas(problem, config)
         self.num_multiprocessors = multiprocessors(device)
-        epilogue = problem.epilogue
+        self._unaligned: dict[DecodedConfig, Launch] = {}
+        epilogue, m, n, k = problem.epilogue, problem.m, problem.n, problem.k
         self.backward = epilogue.dact is not Activation.NONE
-        self.aux_dtype = cfg.DTYPE_CODES[epilogue.aux_in or epilogue.aux_out]
-        self.activation = ACTIVATIONS[epilogue.dact if self.backward else epilogue.activation]
+        self.is_bare = all(t is None for t in (epilogue.c, epilogue.aux_in, epilogue.aux_out))
+        self.is_bare = self.is_bare and epilogue.bias is None
+        self.codes = (
+            cfg.DTYPE_CODES[problem.out_dtype],
+            cfg.DTYPE_CODES[epilogue.c],
+            cfg.DTYPE_CODES[epilogue.aux_in or epilogue.aux_out],
+            cfg.DTYPE_CODES[epilogue.bias],
+            ACTIVATIONS[epilogue.dact if self.backward else epilogue.activation],
+            self.backward,
+        )
+        tile_m = config.folded.tile_m
+        self.tiles = -(-m // tile_m) * -(-n // cfg.FOLDED_TILE_N)
+        self.maps_a = TensorMaps(torch.uint8, m, k, (tile_m, cfg.TILE_K))
+        self.maps_b = TensorMaps(torch.uint8, n, k, (cfg.FOLDED_TILE_N, cfg.TILE_K))
+        self.maps_d = TensorMaps(problem.out_dtype, m, n, cfg.FOLDED_OUTPUT_BOX)
 
     @functools.cached_property
-    def folded_kernels(self) -> tuple[Kernel, Kernel]:
+    def folded(self) -> tuple[Launch, Launch]:
         """gemm_folded.cu as configured, and the form of it whose D needs no alignment."""
         config = self.config.folded
         return self._folded(config), self._folded(replace(config, plain=False))
 
-    def _folded(self, config: FoldedConfig) -> Kernel:
-        return cuda_driver.load(
+    def _folded(self, config: FoldedConfig) -> Launch:
+        kernel = cuda_driver.load(
             config.source,
             "gemm_folded",
-            arch=HOPPER,
-            device=self.device,
-            threads=cfg.FOLDED_THREADS,
-            shared_bytes=cfg.FOLDED_SHARED_BYTES,
-        )
-
-    @functools.cached_property
-    def packed_kernel(self) -> Kernel:
-        """gemm_packed.cu as configured."""
-        config = self._packed_config
-        return cuda_driver.load(
-            config.source,
-            "gemm_packed",
             arch=HOPPER,
             device=self.device,
             threads=config.threads,
             shared_bytes=config.shared_bytes,
         )
+        return Launch(kernel, FOLDED_GEMM, FOLDED_GEMM_OFFSETS)
 
-    @property
-    def _packed_config(self) -> PackedConfig:
+    @functools.cached_property
+    def packed(self) -> Decoding:
+        """The kernel for packed weights."""
         assert self.config.packed is not None
-        return self.config.packed
+        return self._decoding(self.config.packed)
 
-    def run(
+    @functools.cached_property
+    def canonical(self) -> Decoding:
+        """The kernel for canonical weights."""
+        assert self.config.canonical is not None
+        return self._decoding(self.config.canonical)
+
+    def _decoding(self, config: PackedConfig | DecodedConfig) -> Decoding:
+        m, n, k = self.problem.m, self.problem.n, self.problem.k
+        kernel = cuda_driver.load(
+            config.source,
+            config.name,
+            arch=HOPPER,
+            device=self.device,
+            threads=config.threads,
+            shared_bytes=config.shared_bytes,
+        )
+        if isinstance(config, DecodedConfig):
+            launch = Launch(kernel, DECODED_GEMM, DECODED_GEMM_OFFSETS)
+        else:
+            launch = Launch(kernel, PACKED_GEMM, PACKED_GEMM_OFFSETS)
+        tiles = -(-m // config.tokens) * -(-n // config.rows)
+        return Decoding(
+            config,
+            launch,
+            TensorMaps(torch.uint8, m, k, (config.tokens, cfg.TILE_K)),
+            TensorMaps(self.problem.out_dtype, m, n, cfg.DECODED_OUTPUT_BOX),
+            (min(tiles, self.num_multiprocessors), 1),
+        )
+
+    def _for_any_output(self, config: DecodedConfig) -> Launch:
+        """Return the form of a decoding kernel whose D needs no alignment."""
+        found = self._unaligned.get(config)
+        if found is None:
+            found = self._decoding(replace(config, plain=False)).launch
+            self._unaligned[config] = found
+        return found
+
+    def __call__(
+        self,
+        a: MXTensor | FoldedRows,
+        b: MXTensor | FoldedRows | PackedWeight,
+        out: torch.Tensor,
+        args: EpilogueArgs,
+    ) -> None:
+        """Compute D into `out`, in torch's current stream of its device."""
+        if torch.cuda.current_device() == self.device:
+            self._run(a, b, out, args)
+        else:
+            with torch.cuda.device(self.device):
+                self._run(a, b, out, args)
+
+    def _run(
         self,
         a: MXTensor | FoldedRows,
         b: MXTensor | FoldedRows | PackedWeight,
@@ -284,128 +345,121 @@ class Launcher:
         sums = start + self.areas.sums if args.bias_grad is not None else 0
         epilogue = self._epilogue(out, args, sums)
         if isinstance(b, PackedWeight) and self.config.packed is not None:
-            self._run_packed(a, b.addresses, epilogue, start, stream)
-            sum_rows = self.config.packed.tokens
+            self._run_decoded(self.packed, a, b.addresses, epilogue, start, stream)
+            sum_rows = self.config.packed.sum_rows
+        elif isinstance(b, MXTensor) and self.config.canonical is not None:
+            right = (b.codes.data_ptr(), 0, b.scales.data_ptr(), 0)
+            self._run_decoded(self.canonical, a, right, epilogue, start, stream)
+            sum_rows = self.config.canonical.sum_rows
         else:
-            self._run_folded(a, b, epilogue, out, start, stream)
+            self._run_folded(a, b, epilogue, start, stream)
             sum_rows = cfg.FOLDED_SUM_ROWS
         if args.bias_grad is not None:
-            _add_rows(sums, args.bias_grad, -(-self.problem.m // sum_rows), stream)
+            count = -(-self.problem.m // sum_rows)
+            _add_rows(sums, args.bias_grad, count, self.device, stream)
 
-    def _run_packed(
+    def _run_decoded(
         self,
+        decoding: Decoding,
         a: MXTensor | FoldedRows,
         right: Addresses,
-        epilogue: tuple[float, ...],
+        epilogue: tuple[Any, ...],
         start: int,
         stream: int,
     ) -> None:
-        """Multiply with a packed weight, whose first tiles are asked for while A is folded."""
+        """Multiply with a weight that the kernel decodes, and whose first tiles it asks for while
+        the kernel before still runs.
+        """
         areas, m, n, k = self.areas, self.problem.m, self.problem.n, self.problem.k
-        config = self._packed_config
-        left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
+        left, to_fold = _side(a, k, start + areas.a_folded, start + areas.a_powers)
         if to_fold:
-            fold(to_fold, k, self.device, stream)
-        box = (config.tokens, cfg.TILE_K)
-        map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, box)
-        arguments = Packed(
-            PACKED_GEMM,
-            *epilogue,
-            right[0],
-            left[1],
-            right[1],
-            left[2],
-            right[2],
-            left[3],
-            right[3],
-            m,
-            n,
-            k,
-            cfg.PACKED_EARLY_STAGES if to_fold else 0,
-        )
-        rows = config.row_groups * cfg.PACKED_TILE_ROWS
-        grid = min(-(-m // config.tokens) * -(-n // rows), self.num_multiprocessors)
-        addresses = [int(map_a.getPtr()), arguments.address]
-        self.packed_kernel.launch((grid, 1), stream, addresses, overlap=bool(to_fold))
+            fold(to_fold, k, self.device, stream, for_decoder=True)
+        config, launch, maps_a, maps_d, grid = decoding
+        maps: tuple[bytes, ...] = (maps_a.at(left[0], k),)
+        if isinstance(config, DecodedConfig):
+            map_d = _NO_MAP
+            if config.plain:
+                address, row_bytes = epilogue[0], epilogue[5] * 2
+                if address % 16 == 0 and row_bytes % 16 == 0:
+                    map_d = maps_d.at(address, row_bytes)
+                else:
+                    launch = self._for_any_output(config)
+            maps = (*maps, map_d)
+        early = cfg.PACKED_EARLY_STAGES if to_fold else 0
+        values = (*maps, *epilogue, right[0], left[1], right[1], left[2], right[2], m, n, k, early)
+        launch(grid, stream, values, overlap=True)
 
     def _run_folded(
         self,
         a: MXTensor | FoldedRows,
         b: MXTensor | FoldedRows | PackedWeight,
-        epilogue: tuple[float, ...],
-        out: torch.Tensor,
+        epilogue: tuple[Any, ...],
         start: int,
         stream: int,
     ) -> None:
         """Multiply two folded operands; what is folded for it is folded in one launch, that the
         multiplication overlaps.
         """
-        areas, problem = self.areas, self.problem
-        left, to_fold = _side(a, start + areas.a_folded, start + areas.a_powers)
+        areas, n, k = self.areas, self.problem.n, self.problem.k
+        left, to_fold = _side(a, k, start + areas.a_folded, start + areas.a_powers)
         if isinstance(b, PackedWeight):
             folded = start + areas.b_folded
             right = (folded, *b.addresses[1:])
-            unpack(b, folded, problem.n, problem.k, stream)
+            unpack(b, folded, n, k, self.device, stream)
         else:
-            right, more = _side(b, start + areas.b_folded, start + areas.b_powers)
+            right, more = _side(b, k, start + areas.b_folded, start + areas.b_powers)
             to_fold += more
         tickets = start + areas.tickets if to_fold else 0
         if to_fold:
             count = self.num_multiprocessors
-            fold(to_fold, problem.k, self.device, stream, tickets=tickets, num_tickets=count)
-        self._multiply_folded(left, right, epilogue, out, stream, tickets)
+            fold(to_fold, k, self.device, stream, tickets=tickets, num_tickets=count)
+        self._multiply_folded(left, right, epilogue, stream, tickets)
 
-    def _epilogue(self, out: torch.Tensor, args: EpilogueArgs, sums: int) -> tuple[float, ...]:
+    def _epilogue(self, out: torch.Tensor, args: EpilogueArgs, sums: int) -> tuple[Any, ...]:
         """Return the fields of `Epilogue`."""
-        problem, epilogue = self.problem, self.problem.epilogue
-        aux = args.aux_in if self.backward else args.aux_out
-        c, bias = args.c, args.bias
-        return (
-            out.data_ptr(),
-            0 if c is None else c.data_ptr(),
-            0 if aux is None else aux.data_ptr(),
-            0 if bias is None else bias.data_ptr(),
-            sums,
-            out.stride(0),
-            0 if c is None else c.stride(0),
-            0 if aux is None else aux.stride(0),
-            args.alpha,
-            args.beta,
-            cfg.DTYPE_CODES[out.dtype],
-            cfg.DTYPE_CODES[epilogue.c],
-            self.aux_dtype,
-            cfg.DTYPE_CODES[epilogue.bias],
-            self.activation,
-            self.backward,
-            _paired(out) and _paired(c) and _paired(aux) and _paired(bias),
-            problem.m,
-            problem.n,
-        )
+        m, n = self.problem.m, self.problem.n
+        d, d_stride = out.data_ptr(), n if out.is_contiguous() else out.stride(0)
+        paired = d % (2 * out.itemsize) == 0 and (d_stride % 2 == 0 or m == 1)
+        if self.is_bare:
+            parts = (d, 0, 0, 0, sums, d_stride, 0, 0)
+        else:
+            aux = args.aux_in if self.backward else args.aux_out
+            c, bias = args.c, args.bias
+            paired = paired and _paired(c) and _paired(aux) and _paired(bias)
+            parts = (
+                d,
+                0 if c is None else c.data_ptr(),
+                0 if aux is None else aux.data_ptr(),
+                0 if bias is None else bias.data_ptr(),
+                sums,
+                d_stride,
+                0 if c is None else c.stride(0),
+                0 if aux is None else aux.stride(0),
+            )
+        return (*parts, args.alpha, args.beta, *self.codes, paired, m, n)
 
     def _multiply_folded(
         self,
         left: Addresses,
         right: Addresses,
-        epilogue: tuple[float, ...],
-        out: torch.Tensor,
+        epilogue: tuple[Any, ...],
         stream: int,
         tickets: int,
     ) -> None:
         m, n, k = self.problem.m, self.problem.n, self.problem.k
-        configured, unaligned = self.folded_kernels
-        map_a = cuda_driver.tensor_map(left[0], torch.uint8, m, k, k, cfg.FOLDED_BOX)
-        map_b = cuda_driver.tensor_map(right[0], torch.uint8, n, k, k, cfg.FOLDED_BOX)
-        map_d, kernel = map_a, configured
+        launch, unaligned = self.folded
+        map_a = self.maps_a.at(left[0], k)
+        map_d = map_a
         if self.config.folded.plain:
-            row_bytes = out.stride(0) * 2
-            if out.data_ptr() % 16 == 0 and row_bytes % 16 == 0:
-                map_d = cuda_driver.tensor_map(
-                    out.data_ptr(), out.dtype, m, n, row_bytes, cfg.OUTPUT_BOX
-                )
+            address, row_bytes = epilogue[0], epilogue[5] * 2
+            if address % 16 == 0 and row_bytes % 16 == 0:
+                map_d = self.maps_d.at(address, row_bytes)
             else:
-                kernel = unaligned
-        arguments = Packed(
-            FOLDED_GEMM,
+                launch = unaligned
+        values = (
+            map_a,
+            self.maps_b.at(right[0], k),
+            map_d,
             *epilogue,
             left[1],
             right[1],
@@ -418,19 +472,18 @@ class Launcher:
             n,
             k,
         )
-        tiles = -(-m // cfg.FOLDED_TILE) * -(-n // cfg.FOLDED_TILE)
-        grid = self.num_multiprocessors if tickets else min(tiles, self.num_multiprocessors)
-        addresses = [int(tensor_map.getPtr()) for tensor_map in (map_a, map_b, map_d)]
-        kernel.launch((grid, 1), stream, [*addresses, arguments.address], overlap=bool(tickets))
+        count = self.num_multiprocessors
+        grid = (count if tickets or self.tiles > count else self.tiles, 1)
+        launch(grid, stream, values, overlap=bool(tickets))
 
 
 def _side(
-    operand: MXTensor | FoldedRows, folded: int, powers: int
+    operand: MXTensor | FoldedRows, k: int, folded: int, powers: int
 ) -> tuple[Addresses, list[tuple[MXTensor, int, int]]]:
     """Return where an operand's folded form is, and what must be folded for it to be there."""
     if isinstance(operand, MXTensor):
-        scales = operand.scales
-        return (folded, powers, scales.data_ptr(), scales.stride(0)), [(operand, folded, powers)]
+        scales = operand.scales.data_ptr()
+        return (folded, powers, scales, k // cfg.BLOCK), [(operand, folded, powers)]
     return operand.addresses, []
 
 
@@ -440,23 +493,3 @@ def _paired(tensor: torch.Tensor | None) -> bool:
         return True
     even_rows = tensor.dim() == 1 or tensor.shape[0] == 1 or tensor.stride(0) % 2 == 0
     return even_rows and tensor.data_ptr() % (2 * tensor.itemsize) == 0
-
-
-def run(
-    problem: GemmProblem,
-    config: HopperConfig,
-    a: MXTensor | FoldedRows,
-    b: MXTensor | FoldedRows | PackedWeight,
-    out: torch.Tensor,
-    args: EpilogueArgs,
-) -> None:
-    """Compute D into `out`, in torch's current stream of its device."""
-    device = out.device.index
-    launcher = config.launchers.get(device)
-    if launcher is None:
-        launcher = config.launchers[device] = Launcher(problem, config, device)
-    if torch.cuda.current_device() == device:
-        launcher.run(a, b, out, args)
-    else:
-        with torch.cuda.device(device):
-            launcher.run(a, b, out, args)

@@ -47,6 +47,7 @@ class FlyDSLGfx1250(Backend):
     """TDM copies, scaled WMMA and a fused epilogue; split contraction for few outputs."""
 
     name: ClassVar[str] = "flydsl_gfx1250"
+    prepared_sides: ClassVar[frozenset[Side]] = frozenset({"a", "b"})
 
     def probe(self) -> Rejection | None:
         """Return why kernels cannot be compiled, or cannot be run, here."""

@@ -41,7 +41,7 @@ DEVICE U32x2 fold_word(u32 word, U32x2 row) {
   return bytes;
 }
 
-// As fold_word for words of a packed tile (see repack.cu): bits 7, 15, 23, 31 hold the signs of
+// As fold_word for words of a packed tile (packed_gemm.cuh): bits 7, 15, 23, 31 hold the signs of
 // codes 0..3 and bits 3, 11, 19, 27 those of codes 4..7, so that each half's signs lie where E4M3
 // wants them.
 DEVICE U32x2 fold_tile_word(u32 word, U32x2 row) {

@@ -85,6 +85,11 @@ DEVICE void bulk_load(u32 target, const void* source, u32 bytes, u32 barrier) {
       : "memory");
 }
 
+// A hint; the memory may change until it is read.
+DEVICE void prefetch_bulk(const void* source, u32 bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 template <int kPending>
@@ -116,7 +121,28 @@ DEVICE U32x4 load_streamed(const U32x4* pointer) {
   return v;
 }
 
+// Data that nobody reads again here: not kept in L1, its neighbours asked for.
+DEVICE U32x4 load_once(const U32x4* pointer) {
+  U32x4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+
+DEVICE u32 load_once(const u16* pointer) {
+  u16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u16 %0, [%1];" : "=h"(v) : "l"(pointer));
+  return v;
+}
+
 // ---- shared memory by address
+
+DEVICE u32 load_shared_u8(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
 
 DEVICE u32 load_shared_u16(u32 address) {
   u16 v;
@@ -129,6 +155,8 @@ DEVICE u32 load_shared_u32(u32 address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
+
+DEVICE float load_shared_f32(u32 address) { return __uint_as_float(load_shared_u32(address)); }
 
 DEVICE U32x2 load_shared_u32x2(u32 address) {
   U32x2 v;
@@ -175,10 +203,44 @@ DEVICE void store_matrix_x4(u32 address, const u32 (&r)[4]) {
                : "memory");
 }
 
+DEVICE void store_matrix_x4_transposed(u32 address, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// Word lane % 4 of row lane / 4 of four matrices of 8 rows x 16 bytes, whose rows' addresses lanes
+// 8 i .. 8 i + 7 give.
+DEVICE U32x4 load_matrix_x4(u32 address) {
+  U32x4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
 // ---- barriers, grids, registers
 
 DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// `value`, which is the same in all lanes: the compiler then knows, and computes what depends on it
+// once a warp.
+DEVICE u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
+
+// As named_barrier; whether `value` was true in all of its threads.
+DEVICE bool named_barrier_all(int id, int threads, bool value) {
+  int all;
+  asm volatile(
+      "{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\n"
+      "bar.red.and.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
+      : "=r"(all)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(value))
+      : "memory");
+  return uniform(all);
 }
 
 // Waits for the kernel before this one in the stream when launched with programmatic serialization;
@@ -211,6 +273,12 @@ DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) {
   return d;
 }
 
+DEVICE u32 max_u16x2(u32 a, u32 b) {
+  u32 d;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 // ---- wgmma
 
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -230,11 +298,8 @@ DEVICE void pin(float (&values)[kCount]) {
 
 // Descriptor of a K-major operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of
 // 8 rows 1024 bytes apart.
-DEVICE u64 wgmma_descriptor(u32 address) {
-  constexpr u64 kSwizzle128 = 1ull << 62, kGroupStride = (1024ull >> 4) << 32,
-                kLeading = 1ull << 16;
-  return static_cast<u64>((address & 0x3FFFF) >> 4) | kLeading | kGroupStride | kSwizzle128;
-}
+constexpr u64 kSwizzledRows = 1ull << 62 | (1024ull >> 4) << 32 | 1ull << 16;
+DEVICE u64 wgmma_descriptor(u32 address) { return kSwizzledRows | (address & 0x3FFFF) >> 4; }
 
 // ---- numbers
 

@@ -11,14 +11,16 @@ constexpr int kOneAsCode =
 
 DEVICE u32 sign_code(float y) { return (__float_as_uint(y) >> 28) & 8; }
 
+// E2M1's magnitudes grow by halves up to 2, by ones up to 4 and by twos from there: the code is the
+// least of three lines, each of which is rounded by being added to 2^23, whose unit is 1.
 DEVICE u32 nearest_code(float y) {
-  const float size = fminf(fabsf(y), kLargestE2m1);
-  // Below 1 the grid is that of halves: adding 1.5 * 2^22, whose unit is a half, rounds to it.
-  const u32 halves = __float_as_uint(size + 6291456.f) & 3;
-  const u32 bits = __float_as_uint(size);
-  const u32 rounded =
-      (bits + ((1u << (kHalfBits - 1)) - 1) + ((bits >> kHalfBits) & 1)) >> kHalfBits;
-  return (size < 1.f ? halves : rounded - kOneAsCode) | sign_code(y);
+  constexpr float kMagic = 8388608.f;
+  const float size = fabsf(y);
+  const u32 halves = __float_as_uint(__fmaf_rn(size, 2.f, kMagic)),
+            ones = __float_as_uint(__fadd_rn(size, kMagic + 2.f)),
+            twos = __float_as_uint(__fmaf_rn(size, 0.5f, kMagic + 4.f));
+  const u32 code = min(min(halves, ones), min(twos, __float_as_uint(kMagic + 7.f)));
+  return (code & 7) | sign_code(y);
 }
 
 // Up from the lower neighbour exactly when word < fraction * 2^32.

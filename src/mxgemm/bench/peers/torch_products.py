@@ -1,22 +1,20 @@
-"""What users have today, as variants in the same run: torch's products and Triton's kernel.
-
-A peer solves a problem of its own where it has no MXFP4: `computes` says which, and each is checked
-against the exact product of the operands it was given. Bfloat16 peers get the dequantized values,
-which bfloat16 holds exactly, so that their product is that of the MXFP4 operands.
+"""torch's own products. Those in float32 and bfloat16 get the dequantized values, which both hold
+exactly, so that their product is that of the MXFP4 operands.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 import torch
 
 from mxgemm.backends.base import Accumulation
 from mxgemm.bench.cases import Case
-from mxgemm.bench.error_bound import FP32, FP64, Expected
-from mxgemm.bench.operands import Operands, exact_product
-from mxgemm.bench.variants import Call, Unavailable, Variant, Work
+from mxgemm.bench.error_bound import FP32, FP64
+from mxgemm.bench.errors import Unavailable
+from mxgemm.bench.operands import Operands, expected_product
+from mxgemm.bench.peers.base import CPU, CUDA, Peer
+from mxgemm.bench.variants import Call, Work
 from mxgemm.devices import DeviceSpec
 from mxgemm.numerics import e2m1
 from mxgemm.quantizers import dequantize
@@ -33,32 +31,6 @@ HOPPER_FP8_PROMOTED = Accumulation(significand_bits=14, truncates=True, promote_
 E4M3_MAX = 448.0
 
 
-class Peer(Variant):
-    """A product that is not this library's, on the device kinds it exists for."""
-
-    backend = "peer"
-
-    def __init__(
-        self,
-        name: str,
-        computes: str,
-        kinds: tuple[str, ...],
-        work: Callable[[Case, Operands, DeviceSpec], Work],
-    ) -> None:
-        self.name = name
-        self.computes = computes
-        self.kinds = kinds
-        self._work = work
-
-    def stages(self, case: Case) -> tuple[str, ...]:
-        return () if case.is_quantize else ("gemm",)
-
-    def work(self, case: Case, operands: Operands, stage: str, device: DeviceSpec) -> Work:
-        if device.kind not in self.kinds or device.emulated:
-            raise Unavailable(f"{self.name}: runs on {' or '.join(self.kinds)}, got {device}")
-        return self._work(case, operands, device)
-
-
 def accumulation_of(device: DeviceSpec) -> Accumulation:
     """Return how torch's 16- and 32-bit products are summed on `device`."""
     return FP32 if device.kind == "cpu" else TENSOR_CORE_FP32
@@ -66,7 +38,7 @@ def accumulation_of(device: DeviceSpec) -> Accumulation:
 
 def _mm(dtype: torch.dtype) -> Callable[[Case, Operands, DeviceSpec], Work]:
     def work(case: Case, operands: Operands, device: DeviceSpec) -> Work:
-        x, y = dequantize_exactly(operands.a, dtype), dequantize_exactly(operands.b, dtype)
+        x, y = operands.values("a", dtype), operands.values("b", dtype)
         out_bytes = case.m * case.n * dtype.itemsize
         # FP32 products on CUDA run in FP32 as long as TF32 is off, which the runner sees to.
         accumulation = FP32 if dtype == torch.float32 else accumulation_of(device)
@@ -75,7 +47,7 @@ def _mm(dtype: torch.dtype) -> Callable[[Case, Operands, DeviceSpec], Work]:
             bytes_moved=x.nbytes + y.nbytes + out_bytes,
             plan=f"torch.mm {str(dtype)[6:]}",
             layout="row_major",
-            expected=operands.expected(accumulation),
+            expected=lambda: operands.expected(accumulation),
         )
 
     return work
@@ -94,7 +66,7 @@ def _dequantize_matmul(case: Case, operands: Operands, device: DeviceSpec) -> Wo
         bytes_moved=a.nbytes + b.nbytes + case.m * case.n * torch.bfloat16.itemsize,
         plan="dequantize both in torch, torch.mm bfloat16",
         layout=str(a.layout),
-        expected=operands.expected(accumulation_of(device)),
+        expected=lambda: operands.expected(accumulation_of(device)),
     )
 
 
@@ -113,8 +85,7 @@ def _bf16_prepacked(case: Case, operands: Operands, device: DeviceSpec) -> Work:
         raise Unavailable(
             f"torch_bf16_prepacked: oneDNN's bfloat16 linear needs AVX-512, got {capability}"
         )
-    x = dequantize_exactly(operands.a, torch.bfloat16)
-    y = dequantize_exactly(operands.b, torch.bfloat16)
+    x, y = operands.values("a", torch.bfloat16), operands.values("b", torch.bfloat16)
 
     def make() -> Call:
         mine = x.clone()
@@ -126,19 +97,18 @@ def _bf16_prepacked(case: Case, operands: Operands, device: DeviceSpec) -> Work:
         bytes_moved=x.nbytes + y.nbytes + case.m * case.n * torch.bfloat16.itemsize,
         plan="oneDNN linear, weight reordered once",
         layout="oneDNN blocked",
-        expected=operands.expected(accumulation_of(device)),
+        expected=lambda: operands.expected(accumulation_of(device)),
     )
 
 
 def _int_mm(case: Case, operands: Operands, device: DeviceSpec) -> Work:
     x, y = _doubled_codes(operands.a), _doubled_codes(operands.b)
-    product, magnitude = exact_product(x, y)
     return Work(
         make=lambda: _int_mm_call(x, y),
         bytes_moved=x.nbytes + y.nbytes + case.m * case.n * torch.int32.itemsize,
         plan="torch._int_mm",
         layout="row_major",
-        expected=Expected(product, magnitude, x.shape[1], FP64),
+        expected=lambda: expected_product(x, y, FP64),
     )
 
 
@@ -162,13 +132,14 @@ def _scaled_mm(
             )
         x, x_scale = to_e4m3(operands.source_a)
         y, y_scale = to_e4m3(operands.source_b)
-        product, magnitude = exact_product(x.double() * x_scale, y.double() * y_scale)
         return Work(
             make=lambda: _scaled_mm_call(x, x_scale, y, y_scale, fast=fast),
             bytes_moved=x.nbytes + y.nbytes + case.m * case.n * torch.bfloat16.itemsize,
             plan=f"torch._scaled_mm, use_fast_accum={fast}",
             layout="row_major",
-            expected=Expected(product, magnitude, x.shape[1], accumulation),
+            expected=lambda: expected_product(
+                x.double() * x_scale, y.double() * y_scale, accumulation
+            ),
         )
 
     return work
@@ -195,69 +166,27 @@ def _scaled_mm_call(
     )
 
 
-def _dot_scaled(case: Case, operands: Operands, device: DeviceSpec) -> Work:
-    if importlib.util.find_spec("triton") is None:
-        raise Unavailable("triton_dot_scaled: needs triton, got none; pip install triton")
-    from mxgemm.bench import triton_dot_scaled
-
-    a, b = operands.a, operands.b
-
-    def make() -> Call:
-        mine, weight = a.clone(), b.clone()
-        out = torch.full((a.rows, b.rows), float("nan"), dtype=torch.bfloat16, device=a.device)
-        return lambda: triton_dot_scaled.launch(mine, weight, out)
-
-    return Work(
-        make=make,
-        bytes_moved=a.nbytes + b.nbytes + case.m * case.n * torch.bfloat16.itemsize,
-        plan=f"tl.dot_scaled {triton_dot_scaled.config(case.m)}",
-        layout=str(a.layout),
-        expected=operands.expected(accumulation_of(device)),
-    )
-
-
-def dequantize_exactly(tensor: MXTensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the values [rows, K] in `dtype`.
-
-    Raises:
-        Unavailable: `dtype` does not hold them, because a scale is beyond its exponents.
-    """
-    values = dequantize(tensor, dtype)
-    if not torch.equal(values.double(), dequantize(tensor, torch.float64)):
-        raise Unavailable(f"{str(dtype)[6:]} does not hold these MXFP4 values exactly")
-    return values
-
-
-CPU, CUDA = ("cpu",), ("cuda",)
-
-PEERS: dict[str, Variant] = {
-    peer.name: peer
-    for peer in (
-        Peer("torch_fp32", "fp32 x fp32 of the MXFP4 values", CPU + CUDA, _mm(torch.float32)),
-        Peer("torch_bf16", "bf16 x bf16 of the MXFP4 values", CPU + CUDA, _mm(torch.bfloat16)),
-        Peer("torch_bf16_prepacked", "bf16 x bf16 of the MXFP4 values", CPU, _bf16_prepacked),
-        Peer(
-            "dequantize_matmul",
-            "mxfp4 x mxfp4, dequantized in every call",
-            CPU + CUDA,
-            _dequantize_matmul,
-        ),
-        Peer("torch_int_mm", "int8 x int8 of the elements without scales", CPU + CUDA, _int_mm),
-        Peer(
-            "torch_scaled_mm_fp8",
-            "e4m3 x e4m3, one scale a tensor, promoted sums",
-            CUDA,
-            _scaled_mm(HOPPER_FP8_PROMOTED, fast=False),
-        ),
-        Peer(
-            "torch_scaled_mm_fp8_fast",
-            "e4m3 x e4m3, one scale a tensor, fast accumulation",
-            CUDA,
-            _scaled_mm(HOPPER_FP8, fast=True),
-        ),
-        Peer("triton_dot_scaled", "mxfp4 x mxfp4, widened in the kernel", CUDA, _dot_scaled),
-    )
-}
-"""Peers by name; a further one is one entry."""
-
-__all__ = ["PEERS", "Peer", "accumulation_of", "dequantize_exactly", "to_e4m3"]
+PEERS = (
+    Peer("torch_fp32", "fp32 x fp32 of the MXFP4 values", CPU + CUDA, _mm(torch.float32)),
+    Peer("torch_bf16", "bf16 x bf16 of the MXFP4 values", CPU + CUDA, _mm(torch.bfloat16)),
+    Peer("torch_bf16_prepacked", "bf16 x bf16 of the MXFP4 values", CPU, _bf16_prepacked),
+    Peer(
+        "dequantize_matmul",
+        "mxfp4 x mxfp4, dequantized in every call",
+        CPU + CUDA,
+        _dequantize_matmul,
+    ),
+    Peer("torch_int_mm", "int8 x int8 of the elements without scales", CPU + CUDA, _int_mm),
+    Peer(
+        "torch_scaled_mm_fp8",
+        "e4m3 x e4m3, one scale a tensor, promoted sums",
+        CUDA,
+        _scaled_mm(HOPPER_FP8_PROMOTED, fast=False),
+    ),
+    Peer(
+        "torch_scaled_mm_fp8_fast",
+        "e4m3 x e4m3, one scale a tensor, fast accumulation",
+        CUDA,
+        _scaled_mm(HOPPER_FP8, fast=True),
+    ),
+)

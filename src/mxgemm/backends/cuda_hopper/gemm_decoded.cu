@@ -1,0 +1,584 @@
+// D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see
+// packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warpgroups of its own.
+//
+// Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
+//            int16; b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0
+//            scales.
+// Tile walk  persistent, tiles of kTokens rows of A x 64 of B; see PackedWalk.
+// Roles      one or two consumer warpgroups, up to 128 tokens each; behind them two decoding
+//            warpgroups, which take groups of 128 k in turns.
+// Pipeline   a decoding lane holds or has asked for the codes of kDepth groups; stages of one box
+//            of A | 64 rows of E4M3 are full when the box has arrived and four decoding warps are
+//            done, empty when every consumer warp is. Packed tiles are brought to L2 kPrefetch
+//            groups ahead, the first of them before the previous kernel in the stream has finished.
+// Powers     the decoding warps bring a tile's row powers to shared memory, two buffers; those of a
+//            canonical B they find from its scales.
+// Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
+//            in gemm_folded.cu.
+// Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
+//            add it | ...; drained every kUnroll stages: more fill the instruction cache.
+// Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
+//            shared memory and epilogue.cuh.
+// Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
+#include "e2m1.cuh"
+#include "epilogue.cuh"
+#include "packed_gemm.cuh"
+#include "ptx.cuh"
+#include "row_powers.cuh"
+#include "wgmma.cuh"
+
+#ifndef MX_TOKENS
+#define MX_TOKENS 256
+#endif
+#ifndef MX_STAGES
+#define MX_STAGES 5
+#endif
+#ifndef MX_DEPTH
+#define MX_DEPTH 2
+#endif
+#ifndef MX_CANONICAL
+#define MX_CANONICAL 0
+#endif
+#ifndef MX_STEPS_PER_PROMOTION
+#define MX_STEPS_PER_PROMOTION 4
+#endif
+#ifndef MX_PLAIN_DTYPE
+#define MX_PLAIN_DTYPE 2  // as in gemm_folded.cu; needs 64 tokens or more
+#endif
+
+constexpr int kTokens = MX_TOKENS, kRows = kTileRows;
+constexpr int kConsumers = kTokens > 128 ? 2 : 1, kGroupTokens = kTokens / kConsumers;
+constexpr int kStages = MX_STAGES;
+constexpr int kDepth = MX_DEPTH;  // groups of its own that a decoding lane holds or has asked for
+constexpr int kDecoders = 2, kDecodingWarps = 4 * kDecoders;
+constexpr int kConsumerThreads = kConsumers * kWarpgroup;
+constexpr int kThreads = kConsumerThreads + kDecoders * kWarpgroup;
+constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
+constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
+constexpr int kAccumulators = kGroupTokens / 2;
+constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
+constexpr int kUnroll = 4;
+constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
+constexpr int kPlainChunk = 64;                      // of the plain one
+constexpr int kPowers = kRows + kTokens;
+constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
+constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
+constexpr int kPrefetchStep = 8;
+static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
+static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
+
+// Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
+constexpr int kBoxBytes = kTokens * kTileK, kFoldedBytes = kRows * kTileK;
+constexpr int kFoldedOffset = kStages * kBoxBytes;
+constexpr int kOutOffset = kFoldedOffset + kStages * kFoldedBytes;
+constexpr int kOutBytes = kChunk * kTileRows * 4;  // of one consumer
+constexpr int kPowersOffset = kOutOffset + kConsumers * kOutBytes;
+constexpr int kTableOffset = kPowersOffset + 2 * 4 * kPowers;
+constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
+constexpr int kBarriers = 2 * kStages + 4;
+constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
+static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
+static_assert(kOutBytes >= 4 * (kGroupTokens + kTileRows), "wide stages keep their powers there");
+
+using Walk = PackedWalk<kTokens, kRows>;
+
+template <int kCount>
+struct Cursor {
+  int at = 0;
+  u32 parity = 0;
+
+  DEVICE void advance(int steps = 1) {
+    at += steps;
+    if (at >= kCount) {
+      at -= kCount;
+      parity ^= 1;
+    }
+  }
+};
+
+// Which of two buffers, and the parity of its lap, by the number of a tile of this block.
+DEVICE int buffer_of(int number) { return number & 1; }
+DEVICE u32 parity_of(int number) { return (number >> 1) & 1; }
+
+struct Shared {
+  u32 base;
+
+  DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
+  DEVICE u32 folded(int stage) const { return base + kFoldedOffset + stage * kFoldedBytes; }
+  DEVICE u32 out(int consumer) const { return base + kOutOffset + consumer * kOutBytes; }
+  DEVICE u32 powers(int buffer) const { return base + kPowersOffset + buffer * 4 * kPowers; }
+  DEVICE u32 table() const { return base + kTableOffset; }
+  DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
+  DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
+  DEVICE u32 powers_full(int buffer) const { return full(2 * kStages + buffer); }
+  DEVICE u32 powers_empty(int buffer) const { return powers_full(buffer) + 16; }
+};
+
+// What a decoding lane holds of a group: kUnits blocks of 32 codes.
+struct Blocks {
+  U32x4 words[kUnits];
+  u32 notes[MX_CANONICAL ? kUnits : 1];  // scales, or both table offsets
+};
+
+struct Decoder {
+  const PackedGemm& g;
+  const TensorMap& tokens;
+  Shared shared;
+  Walk walk;
+  int index, piece, lane;
+  Cursor<kStages> stage;
+  const u8* source = nullptr;  // packed: this lane's first block of the group it asks for next
+  int token = 0, row = 0;      // where the tile starts
+
+  DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
+      : g(gemm),
+        tokens(a),
+        shared(s),
+        walk(gemm),
+        index((threadIdx.x - kConsumerThreads) / kWarpgroup),
+        piece(threadIdx.x / kWarp % 4),
+        lane(threadIdx.x % kWarp) {
+    stage.advance(index);
+  }
+
+  // Numbers of tiles fit an int: 2^31 of them are terabytes.
+  DEVICE const u8* tiles(int group) const {
+    return g.weights + static_cast<long long>(row / kTileRows * walk.groups + group) * kTileBytes;
+  }
+
+  // Goes to this block's tile of a number; whether there is one.
+  DEVICE bool enter(int number) {
+    const int tile = blockIdx.x + number * gridDim.x;
+    token = walk.token(tile);
+    row = walk.row(tile);
+    source = tiles((index + number * walk.groups) % kDecoders) + piece * kPieceBytes + lane * 16;
+    return tile < walk.count;
+  }
+
+  // Brings packed tiles near. Before the kernel before has finished too: it is a hint, and L2 stays
+  // coherent.
+  DEVICE void prefetch(int first, int count) const {
+    count = min(count, walk.groups - first);
+    if (MX_CANONICAL || index || lane || token || count <= 0) return;
+    prefetch_bulk(tiles(first) + piece * count * kPieceBytes, count * kPieceBytes);
+  }
+
+  // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.
+  DEVICE int unit_row(int unit) const {
+    return piece * kPieceRows + unit * 8 + (MX_CANONICAL ? lane / 4 : lane % 8);
+  }
+  DEVICE int unit_step() const { return MX_CANONICAL ? lane % 4 : lane / 8; }
+
+  // Asks for the blocks of a group.
+  DEVICE void load(Blocks& blocks, int group) {
+    if (group >= walk.groups) return;
+    if (MX_CANONICAL) {
+      const int per_row = g.k / kStepK, block = group * kSteps + lane % 4;
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        const long long at = static_cast<long long>(row + unit_row(unit)) * per_row + block;
+        blocks.words[unit] = {0, 0, 0, 0};
+        blocks.notes[unit] = 0;
+        if (row + unit_row(unit) < g.n && block < per_row) {
+          blocks.words[unit] = load_once(reinterpret_cast<const U32x4*>(g.weights) + at);
+          blocks.notes[unit] = g.b_scales[at];
+        }
+      }
+    } else {
+      const int note = kPieceCodeBytes + lane % 8 * 8 + lane / 8 * 2 - lane * 16;
+      blocks.notes[0] = load_once(reinterpret_cast<const u16*>(source + note));
+      blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source));
+      blocks.words[1] = load_once(reinterpret_cast<const U32x4*>(source) + kPieceCodeBytes / 32);
+      source += kDecoders * kTileBytes;
+    }
+  }
+
+  // The powers of a tile's rows of B and of A; kRows + kTokens numbers.
+  DEVICE void publish_powers(int number) const {
+    const int buffer = buffer_of(number);
+    mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
+    const u32 target = shared.powers(buffer);
+#pragma unroll 1
+    for (int i = threadIdx.x - kConsumerThreads; i < kPowers; i += kDecoders * kWarpgroup) {
+      if (MX_CANONICAL && i < kRows) continue;
+      const int at = token + i - kRows;
+      const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
+      store_shared_u32(target + 4 * i, power);
+    }
+    if (MX_CANONICAL) {
+      constexpr int kShare = kRows / kDecodingWarps;
+      const int first = (4 * index + piece) * kShare;
+      find_row_powers<kShare>(g.weights, g.b_scales, row + first, g.n, g.k / kStepK,
+                              target + 4 * first);
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
+  }
+
+  // Folds one group into its stage and asks for the blocks of `next` in their place; after the
+  // fence, which would wait for them.
+  DEVICE void decode(Blocks& blocks, int group, int next, u32 powers) {
+    mbarrier_wait(shared.empty(stage.at), stage.parity ^ 1);
+    if (piece == group / kDecoders % 4 && lane == 0) {
+      mbarrier_expect(shared.full(stage.at), kBoxBytes);
+      tma_load(shared.box(stage.at), &tokens, shared.full(stage.at), group * kTileK, token);
+    }
+    // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
+    const u32 target = shared.folded(stage.at) + unit_row(0) * kTileK;
+    const u32 chunk = 2 * unit_step(), swap = unit_row(0) % 8;
+    const u32 left = target + ((chunk ^ swap) << 4), right = target + (((chunk + 1) ^ swap) << 4);
+    U32x2 entries[kUnits];
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const u32 offset =
+          MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_u32(powers + 4 * unit_row(i)))
+                       : (blocks.notes[0] >> (8 * i)) & 255;
+      entries[i] = load_shared_u32x2(shared.table() + offset);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const U32x4& v = blocks.words[i];
+      const U32x2 w0 = fold(v.x, entries[i]), w1 = fold(v.y, entries[i]);
+      const U32x2 w2 = fold(v.z, entries[i]), w3 = fold(v.w, entries[i]);
+      store_shared_u32x4(left + i * 8 * kTileK, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
+                                                             : U32x4{w0.x, w1.x, w2.x, w3.x});
+      store_shared_u32x4(right + i * 8 * kTileK, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
+                                                              : U32x4{w0.y, w1.y, w2.y, w3.y});
+    }
+    async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared.full(stage.at));
+    stage.advance(kDecoders);
+    load(blocks, next);
+  }
+
+  static DEVICE U32x2 fold(u32 word, U32x2 entry) {
+    return MX_CANONICAL ? fold_word(word, entry) : fold_tile_word(word, entry);
+  }
+
+  DEVICE void run() {
+#pragma unroll 1
+    for (int number = 0; enter(number); ++number) {
+      const int first = (index + number * walk.groups) % kDecoders;  // they take turns throughout
+      if (number) prefetch(0, kPrefetch);
+      publish_powers(number);
+      Blocks blocks[kDepth];
+#pragma unroll
+      for (int i = 0; i < kDepth; ++i) {
+        load(blocks[i], first + i * kDecoders);
+      }
+      const u32 powers = shared.powers(buffer_of(number));
+      if (MX_CANONICAL) mbarrier_wait(shared.powers_full(buffer_of(number)), parity_of(number));
+#pragma unroll 1
+      for (int group = first; group < walk.groups; group += kDepth * kDecoders) {
+        if (group % kPrefetchStep < kDepth * kDecoders) {
+          prefetch(group / kPrefetchStep * kPrefetchStep + kPrefetch, kPrefetchStep);
+        }
+#pragma unroll
+        for (int i = 0; i < kDepth; ++i) {
+          const int at = group + i * kDecoders;
+          if (at < walk.groups) decode(blocks[i], at, at + kDepth * kDecoders, powers);
+        }
+      }
+    }
+  }
+};
+
+struct Consumer {
+  const PackedGemm& g;
+  Shared shared;
+  int index, warp, lane, thread;
+  Cursor<kStages> filled;
+  int unreleased = 0;  // oldest stage still held
+  u32 powers = 0;      // of the tile at hand
+
+  DEVICE Consumer(const PackedGemm& gemm, Shared s)
+      : g(gemm),
+        shared(s),
+        index(threadIdx.x / kWarpgroup),
+        warp(threadIdx.x / kWarp % 4),
+        lane(threadIdx.x % kWarp),
+        thread(threadIdx.x % kWarpgroup) {}
+
+  DEVICE void sync() const { named_barrier(1 + index, kWarpgroup); }
+
+  DEVICE int row_power(int row) const { return load_shared_u32(powers + 4 * row); }
+  DEVICE int token_power(int token) const {
+    return load_shared_u32(powers + 4 * (kRows + index * kGroupTokens + token));
+  }
+
+  DEVICE int largest_power() const {
+    int largest = 0;
+    for (int i = lane; i < kTileRows; i += kWarp) largest = max(largest, abs(row_power(i)));
+    for (int i = lane; i < kGroupTokens; i += kWarp) {
+      largest = max(largest, abs(token_power(i)));
+    }
+    return __reduce_max_sync(~0u, static_cast<u32>(largest));
+  }
+
+  DEVICE void release() {
+    if (lane == 0) mbarrier_arrive(shared.empty(unreleased));
+    if (++unreleased == kStages) unreleased = 0;
+  }
+
+  DEVICE u64 rows() const { return wgmma_descriptor(shared.folded(filled.at)); }
+  DEVICE u64 box() const {
+    return wgmma_descriptor(shared.box(filled.at) + index * kGroupTokens * kTileK);
+  }
+
+  // Starts k-steps [first, first + count) of the stage under the cursor.
+  DEVICE void start(float (&sum)[kAccumulators], int first, int count) const {
+    const u64 a = rows(), b = box();
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step >= first && step < first + count) {
+        Wgmma<kGroupTokens>::shared(sum, a + 2 * step, b + 2 * step, step > first);
+      }
+    }
+    wgmma_commit();
+  }
+
+  // Sums kBlocks stages into `total`; nothing is in flight before or after.
+  template <int kBlocks>
+  DEVICE void sum_stages(float (&total)[kAccumulators], float (&even)[kAccumulators],
+                         float (&odd)[kAccumulators]) {
+    constexpr int kBatches = kBlocks * kBatchesPerStage;
+    auto begin = [&](float (&sum)[kAccumulators], int batch) {
+      const int part = batch % kBatchesPerStage;
+      if (part == 0) mbarrier_wait(shared.full(filled.at), filled.parity);
+      start(sum, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
+      if (part == kBatchesPerStage - 1) filled.advance();
+    };
+    auto finish = [&](float (&sum)[kAccumulators], int batch) {
+      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release();
+      pin(sum);
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
+    };
+    begin(even, 0);
+#pragma unroll
+    for (int batch = 1; batch < kBatches; ++batch) {
+      if (batch % 2) {
+        begin(odd, batch);
+        wgmma_wait<1>();
+        finish(even, batch - 1);
+      } else {
+        begin(even, batch);
+        wgmma_wait<1>();
+        finish(odd, batch - 1);
+      }
+    }
+    wgmma_wait<0>();
+    if (kBatches % 2) {
+      finish(even, kBatches - 1);
+    } else {
+      finish(odd, kBatches - 1);
+    }
+  }
+
+  // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
+  // exact.
+  DEVICE void sum_stage_wide(float (&total)[kAccumulators], float (&sum)[kAccumulators], int token,
+                             int row, int group) {
+    const u32 scratch = shared.out(index);  // int32 [tokens + rows], in the idle output buffer
+    const int blocks = g.k / kStepK, upper = kGroupTokens + warp * 16 + lane / 4;
+    mbarrier_wait(shared.full(filled.at), filled.parity);
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step) {
+      const int block = group * kSteps + step;
+      sync();
+      for (int i = thread; i < kGroupTokens + kTileRows; i += kWarpgroup) {
+        const int at = i - kGroupTokens;
+        store_shared_u32(
+            scratch + 4 * i,
+            at < 0 ? block_power(g.a_scales, token + i, g.m, block, blocks, token_power(i))
+                   : block_power(g.b_scales, row + at, g.n, block, blocks, row_power(at)));
+      }
+      sync();
+      pin(sum);
+      wgmma_fence();
+      Wgmma<kGroupTokens>::shared(sum, rows() + 2 * step, box() + 2 * step, 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(sum);
+      const int p0 = load_shared_u32(scratch + 4 * upper);
+      const int p1 = load_shared_u32(scratch + 4 * (upper + 8));
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const U32x2 q = load_shared_u32x2(scratch + 4 * (i * 2 + lane % 4 * 2));
+        const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
+        total[i] += scale_by_power(sum[i], p0 + q0);
+        total[i + 1] += scale_by_power(sum[i + 1], p0 + q1);
+        total[i + 2] += scale_by_power(sum[i + 2], p1 + q0);
+        total[i + 3] += scale_by_power(sum[i + 3], p1 + q1);
+      }
+    }
+    filled.advance();
+    release();
+  }
+
+  // total * 2^(row power + token power). Easy powers multiply one after the other; others in halves
+  // of their sum.
+  DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
+    const int upper = warp * 16 + lane / 4;
+    const int p0 = row_power(upper), p1 = row_power(upper + 8);
+    const u32 tokens = powers + 4 * (kRows + index * kGroupTokens + lane % 4 * 2);
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += 4) {
+      const U32x2 q = load_shared_u32x2(tokens + 8 * i);
+      const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
+      if (easy) {
+        const float s0 = power_of_two(p0), s1 = power_of_two(p1);
+        const float c0 = power_of_two(q0), c1 = power_of_two(q1);
+        total[i] = total[i] * s0 * c0;
+        total[i + 1] = total[i + 1] * s0 * c1;
+        total[i + 2] = total[i + 2] * s1 * c0;
+        total[i + 3] = total[i + 3] * s1 * c1;
+      } else {
+        total[i] = scale_by_power(total[i], p0 + q0);
+        total[i + 1] = scale_by_power(total[i + 1], p0 + q1);
+        total[i + 2] = scale_by_power(total[i + 2], p1 + q0);
+        total[i + 3] = scale_by_power(total[i + 3], p1 + q1);
+      }
+    }
+  }
+
+  // 16-bit D = alpha * total: 64 tokens x 64 rows at a time, turned around by stmatrix, two
+  // buffers; TMA clips what lies outside.
+  DEVICE void store_plain(const float (&total)[kAccumulators], const TensorMap* map, int token,
+                          int row) const {
+#pragma unroll
+    for (int chunk = 0; chunk < kGroupTokens / kPlainChunk; ++chunk) {
+      const u32 buffer = shared.out(index);
+      if (thread == 0) bulk_wait_read<0>();
+      sync();
+#pragma unroll
+      for (int j = 0; j < kPlainChunk / 8; j += 2) {
+        u32 words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* v = &total[(chunk * (kPlainChunk / 8) + j + i / 2) * 4 + i % 2 * 2];
+          words[i] =
+              MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
+        }
+        const u32 at = (j + lane / 16) * 8 + lane % 8, piece = warp * 2 + lane / 8 % 2;
+        store_matrix_x4_transposed(buffer + at * 128 + ((piece ^ (lane % 8)) << 4), words);
+      }
+      async_proxy_fence();
+      sync();
+      if (thread == 0) {
+        tma_store(map, buffer, row, token + chunk * kPlainChunk);
+        bulk_commit();
+      }
+    }
+  }
+
+  // Address of (token, row) of the sums: 32 bytes move by the token, so that a warp's stores fall
+  // into all banks.
+  DEVICE u32 place(int token, int row) const {
+    return shared.out(index) + (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
+  }
+
+  // Everything else: kChunk tokens in FP32 through this warpgroup's buffer.
+  DEVICE void store_full(const float (&total)[kAccumulators], int token, int row) const {
+    const int upper = warp * 16 + lane / 4;
+#pragma unroll
+    for (int chunk = 0; chunk < kGroupTokens / kChunk; ++chunk) {
+      sync();
+#pragma unroll
+      for (int i = 0; i < kChunk / 2; i += 4) {
+        const float* v = &total[chunk * (kChunk / 2) + i];
+        const int at = i * 2 + lane % 4 * 2;
+        store_shared_f32(place(at, upper), v[0]);
+        store_shared_f32(place(at + 1, upper), v[1]);
+        store_shared_f32(place(at, upper + 8), v[2]);
+        store_shared_f32(place(at + 1, upper + 8), v[3]);
+      }
+      sync();
+      auto product = [&](int at, int pair) { return load_shared_f32x2(place(at, 2 * pair)); };
+      finish_rows<kChunk, kWarpgroup>(g.epilogue, product, token + chunk * kChunk, row,
+                                      shared.out(index), 1 + index);
+    }
+    sync();
+  }
+
+  DEVICE void run(const TensorMap& d) {
+    const Walk walk(g);
+    int number = 0;
+    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
+      const int buffer = buffer_of(number);
+      const int token = walk.token(tile) + index * kGroupTokens, row = walk.row(tile);
+      powers = shared.powers(buffer);
+      mbarrier_wait(shared.powers_full(buffer), parity_of(number));
+      const int largest = largest_power();
+      float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
+      if (largest == kWideRow) {
+        if (thread == 0) bulk_wait_read<0>();
+#pragma unroll 1
+        for (int group = 0; group < walk.groups; ++group) {
+          sum_stage_wide(total, even, token, row, group);
+        }
+      } else {
+        int left = walk.groups;
+#pragma unroll 1
+        for (; left >= kUnroll; left -= kUnroll) sum_stages<kUnroll>(total, even, odd);
+#pragma unroll 1
+        for (; left >= 4; left -= 4) sum_stages<4>(total, even, odd);
+#pragma unroll 1
+        for (; left > 0; --left) sum_stages<1>(total, even, odd);
+        scale(total, largest <= kEasyPower);
+      }
+      __syncwarp();  // every lane has read its powers
+      if (lane == 0) mbarrier_arrive(shared.powers_empty(buffer));
+      if (MX_PLAIN_DTYPE) {
+        if (g.epilogue.alpha != 1.f) {
+#pragma unroll
+          for (int i = 0; i < kAccumulators; ++i) total[i] *= g.epilogue.alpha;
+        }
+        store_plain(total, &d, token, row);
+      } else {
+        store_full(total, token, row);
+      }
+    }
+    if (MX_PLAIN_DTYPE && thread == 0) bulk_wait_all();
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    gemm_decoded(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap d,
+                 const __grid_constant__ PackedGemm g) {
+  extern __shared__ __align__(1024) u8 memory[];
+  const Shared shared{shared_address(memory)};
+  const bool decodes = threadIdx.x >= kConsumerThreads;
+
+  // Prologue
+  let_next_grid_start();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_init(shared.full(i), 1 + 4);
+      mbarrier_init(shared.empty(i), 4 * kConsumers);
+    }
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(shared.powers_full(i), kDecodingWarps);
+      mbarrier_init(shared.powers_empty(i), 4 * kConsumers);
+    }
+    mbarrier_init_fence();
+  }
+  Decoder decoder(g, a, shared);
+  if (decodes && decoder.enter(0)) decoder.prefetch(0, kPrefetch);
+  fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
+  __syncthreads();
+  wait_for_previous_grid();
+
+  // Steady state, drain and epilogue, by role
+  if (decodes) {
+    give_registers<kDecoderRegisters>();
+    decoder.run();
+  } else {
+    take_registers<kConsumerRegisters>();
+    Consumer(g, shared).run(d);
+  }
+}
