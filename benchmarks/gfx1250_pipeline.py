@@ -73,9 +73,9 @@ def sent(number: int, wave: int) -> tuple[str, int] | None:
     K.
     """
     if number == 0:
-        return "scales", wave // 2
+        return "scales", wave % 2
     tile = number - 1
-    if wave >= 2 and tile >= STAGES and (tile - STAGES) % GROUP == GROUP - 1:
+    if wave % 2 and tile >= STAGES and (tile - STAGES) % GROUP == GROUP - 1:
         group = (tile - STAGES) // GROUP + 2
         return ("scales", group) if group * GROUP < K_TILES else None
     return ("tile", tile) if tile < K_TILES else None

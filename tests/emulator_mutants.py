@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mxgemm.emulator.instruction import Instruction, Kind, Role
+import emulator_translations
+from emulator_translations import registers
+from mxgemm.emulator.instruction import Instruction, Role
 
 COUNTED_WAIT = re.compile(
     r"^\ts_wait_(?P<counter>dscnt|tensorcnt|kmcnt|loadcnt|storecnt|xcnt|alu) (?P<value>.*)$"
@@ -174,17 +176,6 @@ def outstanding(code: Code, counter: str, removed: int = -1) -> list[Ages | None
     return before
 
 
-def _registers(instruction: Instruction, role: Role) -> set[tuple[Kind, int]]:
-    return {
-        (o.kind, o.index + n)
-        for half in (instruction, instruction.second)
-        if half
-        for o in half.operands
-        if o.role & role and o.kind in {Kind.VECTOR, Kind.SCALAR}
-        for n in range(o.words)
-    }
-
-
 def most_outstanding(code: Code, counter: str) -> list[int]:
     """Return the most operations of `counter` that can be outstanding before every instruction,
     over all paths.
@@ -220,8 +211,8 @@ def is_made_up_for(code: Code, pc: int, counter: str) -> bool:
     with_it, without = outstanding(code, counter), outstanding(code, counter, removed=pc)
     for at, instruction in enumerate(code):
         ages = without[at] or {}
-        used = _registers(instruction, Role.READ | Role.WRITE)
-        if any(used & _registers(code[p], Role.WRITE) for p in ages):
+        used = registers(instruction, Role.READ | Role.WRITE)
+        if any(used & registers(code[p], Role.WRITE) for p in ages):
             return False
         publishes = instruction.name.startswith(("s_barrier_signal", "tensor_", "s_endpgm"))
         if publishes and not set(ages) <= set(with_it[at] or {}):
@@ -235,7 +226,7 @@ def overwrites_nothing_unread(code: Code, pc: int, counter: str) -> bool:
     """
     without = outstanding(code, counter, removed=pc)
     return not any(
-        _registers(instruction, Role.WRITE) & _registers(code[p], Role.READ)
+        registers(instruction, Role.WRITE) & registers(code[p], Role.READ)
         for instruction, ages in zip(code, without, strict=True)
         for p in ages or {}
     )
@@ -270,14 +261,24 @@ def publishes_what_nobody_reads(code: Code, pc: int, counter: str) -> bool:
     return True
 
 
+def overwrites_nothing_untranslated(code: Code, pc: int) -> bool:
+    """Without the wait, no instruction writes a register that a memory instruction before it may
+    read again for the translation of its address.
+    """
+    return not emulator_translations.overwritten(code, removed=pc)
+
+
 def why_redundant(code: Code, mutant: Mutant) -> str | None:
     """Return the name of the proof that the removed wait changes nothing, None if there is no
     proof.
     """
     instruction = code[mutant.pc]
     counter = instruction.name.removeprefix("s_wait_")
-    if not instruction.name.startswith("s_wait_") or counter == "xcnt":
+    if not instruction.name.startswith("s_wait_"):
         return None
+    if counter == "xcnt":
+        proven = overwrites_nothing_untranslated(code, mutant.pc)
+        return overwrites_nothing_untranslated.__name__ if proven else None
     if counter == "alu":
         vector_memory = any(
             i.name.startswith(("global_load", "global_store", "scratch_")) for i in code

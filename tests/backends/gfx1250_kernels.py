@@ -38,6 +38,10 @@ SHIPPED = {
         tile=MEDIUM, a=form(WORDS), b=form(AITER), out_dtype=torch.float16
     ),
     "small-plain-bf16": KernelSpec(tile=SMALL, out_dtype=torch.bfloat16),
+    "walk-plain-f32": KernelSpec(tile=LARGE, out_dtype=torch.float32, walks=True),
+    "walk-tiled-bf16": KernelSpec(
+        tile=LARGE, a=form(TILED), b=form(TILED), out_dtype=torch.bfloat16, walks=True
+    ),
 }
 
 

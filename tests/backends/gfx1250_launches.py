@@ -143,6 +143,7 @@ def product(
     out_dtype: torch.dtype = torch.float32,
     epilogue: Epilogue = IDENTITY,
     split_tiles: int | None = None,
+    walk_columns: int = 0,
 ) -> list[Launch]:
     """Return the launches of one product, whose result is checked."""
     plain = oracles.exact_operands(m, n, 128 * k_tiles, Accumulation(), seed=k_tiles)
@@ -150,7 +151,8 @@ def product(
     args = NO_ARGS if epilogue == IDENTITY else _epilogue_args(epilogue, m, n)
     problem = conformance.problem_of(a, b, DEVICE, out_dtype, epilogue)
     tiles = split_tiles or k_tiles
-    plan = BACKEND.plan_with(problem, cost.Choice(tile, -(-k_tiles // tiles), tiles, 0.0))
+    choice = cost.Choice(tile, -(-k_tiles // tiles), tiles, walk_columns=walk_columns)
+    plan = BACKEND.plan_with(problem, choice)
     out = torch.empty(m, n, dtype=out_dtype)
     inputs = [a.codes, a.scales, b.codes, b.scales, args.bias, args.c, args.aux_in]
     recorder = Recorder(*inputs)
@@ -217,6 +219,14 @@ def _gemm(tile: TileConfig, *, sizes: tuple[int, ...] = (17, 18, 2, 1), **option
     return Kind("mxfp4_gemm", make, sizes)
 
 
+def _walk(**options) -> Kind:
+    """One workgroup that walks over three output tiles; a size is the number of K tiles, even and
+    odd, with a last scale group of eight and of two.
+    """
+    make = functools.partial(product, 256, 768, tile=LARGE, walk_columns=1, **options)
+    return Kind("mxfp4_gemm", make, (16, 11, 10))
+
+
 def _split_sum(out_dtype: torch.dtype, epilogue: Epilogue) -> Kind:
     """Parts of eight K tiles: two, four and five of them, around the four that a pass adds."""
     options = {"tile": SMALL, "out_dtype": out_dtype, "epilogue": epilogue, "split_tiles": 8}
@@ -236,6 +246,8 @@ KINDS = {
     "large-forward-bf16": _gemm(LARGE, out_dtype=torch.bfloat16, epilogue=FORWARD),
     "small-backward-f16": _gemm(SMALL, out_dtype=torch.float16, epilogue=BACKWARD),
     "small-split-f32": _gemm(SMALL, sizes=(31, 18, 17), split_tiles=16),
+    "walk-plain-f32": _walk(),
+    "walk-tiled-bf16": _walk(layouts=(TILED, TILED), out_dtype=torch.bfloat16),
     "split-sum-forward-bf16": _split_sum(torch.bfloat16, FORWARD),
     "split-sum-backward-f16": _split_sum(torch.float16, BACKWARD),
     "bias-grad-sum": Kind("mxfp4_bias_grad_sum", _backward_of_rows, (70, 256, 326), counts=(3,)),

@@ -73,6 +73,41 @@ def check(a, b, *, choice, out_dtype, epilogue="identity", timing="late", seed=0
     return results
 
 
+WALK_SWEEP = cases.pairwise(
+    (
+        (
+            (PLAIN, PLAIN, torch.float32),
+            (TILED, TILED, torch.bfloat16),
+            (WORDS, AITER, torch.float16),
+        ),
+        (40, 300),  # M
+        (500, 769, 1100),  # N
+        (1, 2),  # workgroups along N
+        (1280, 1312, 2048, 2880),  # K
+        TIMINGS,
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "m", "n", "columns", "k", "timing"),
+    WALK_SWEEP,
+    ids=[f"{r[0][0]}-m{r[1]}-n{r[2]}-by{r[3]}-k{r[4]}-{r[5]}" for r in WALK_SWEEP],
+)
+def test_walks_over_output_tiles_are_exact_in_every_timing(kernel, m, n, columns, k, timing):
+    a_layout, b_layout, out_dtype = kernel
+    a, b = oracles.exact_operands(m, n, k, Accumulation(), seed=m + n + k)
+    a, b = oracles.poison_pads(a.relayout(a_layout)), oracles.poison_pads(b.relayout(b_layout))
+    choice = dataclasses.replace(whole(LARGE, k), walk_columns=columns)
+    check(a, b, choice=choice, out_dtype=out_dtype, timing=timing, seed=n % 7)
+
+
+def test_a_walk_applies_alpha_to_every_tile():
+    a, b = oracles.exact_operands(40, 800, 1280, Accumulation(), seed=7)
+    choice = dataclasses.replace(whole(LARGE, 1280), walk_columns=1)
+    check(a, b, choice=choice, out_dtype=torch.bfloat16, epilogue="alpha")
+
+
 def small_enough(row) -> bool:
     _, m, n, k, _ = row
     return m * n * k <= 1 << 27
@@ -183,16 +218,19 @@ def test_prepared_operands_give_the_same_bits():
     oracles.assert_same_bits(out, plain)
 
 
+@pytest.mark.parametrize("walk_columns", [0, 1])
 @pytest.mark.parametrize(("tile", "layout"), [(LARGE, PLAIN), (LARGE, TILED)])
-def test_lds_does_not_grow_with_k_and_has_no_bank_conflict(tile, layout):
+def test_lds_does_not_grow_with_k_and_has_no_bank_conflict(tile, layout, walk_columns):
     counters = []
-    for k in (1024, 16384):
+    for k in (2048, 16384) if walk_columns else (1024, 16384):
         a, b = (oracles.exact_operands(64, 64, k, Accumulation(), seed=k)[i] for i in (0, 1))
         out_dtype = torch.float32 if layout is PLAIN else torch.bfloat16
-        results = run(a.relayout(layout), b.relayout(layout), whole(tile, k), out_dtype)[4]
+        choice = dataclasses.replace(whole(tile, k), walk_columns=walk_columns)
+        results = run(a.relayout(layout), b.relayout(layout), choice, out_dtype)[4]
         counters.append(results[0][1].counters)
     assert counters[0].lds_high_water == counters[1].lds_high_water
-    assert counters[0].lds_high_water <= (160 if layout is PLAIN else 144) * 1024
+    limit = 320 if walk_columns else 160 if layout is PLAIN else 144
+    assert counters[0].lds_high_water <= limit * 1024
     assert counters[1].lds_conflict_cycles == counters[0].lds_conflict_cycles == 0
 
 

@@ -77,13 +77,18 @@ def test_hazard_is_told_and_gives_status_1(adder, tmp_path, capsys):
         (["--args", "@128", "@128", "7", "--dump", "2", "out.bin"], "argument 2 is no pointer"),
         (["--args", "@128", "@128", "7", "--grid", "0"], "grid must be"),
         (["--args", "@128", "@128", "7", "--name", "other"], "kernel must be one of"),
-        (["--args", "@128", "@128", "7", "--grid", "2", "--model"], "run one workgroup"),
         (["--architecture", "gfx9"], "must be one of"),
     ],
 )
 def test_bad_input_gives_status_2(adder, words, match, capsys):
     assert invoke(adder, *words) == 2
     assert match in capsys.readouterr().err
+
+
+def test_model_needs_a_run_of_one_workgroup(adder, capsys):
+    adder.write_text(adder.read_text().replace("global_store_b32 v0, v1", "global_load_b32 v2, v0"))
+    assert invoke(adder, "--args", "@128", "@128", "7", "--grid", "2", "--model") == 2
+    assert "run one workgroup" in capsys.readouterr().err
 
 
 def test_model_is_printed_with_its_assumptions(adder, capsys):

@@ -14,7 +14,7 @@ TESTS = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_
     "\\n", " "
 )
 
-HINTS = {"s_clause", "s_sleep", "s_setprio", "s_wait_xcnt", "s_delay_alu", "global_prefetch_b8"}
+HINTS = {"s_clause", "s_sleep", "s_setprio", "s_delay_alu", "global_prefetch_b8"}
 """They do nothing, so that decoding is all there is to test."""
 FAMILIES = re.compile(
     r"ds_(load|store)_(2addr_(stride64_)?)?b\d+|ds_load_[iu]\d+|(global|scratch)_(load|store)_\w+|s_load_\w+|v_cmpx?_\w+|v_wmma_\w+"

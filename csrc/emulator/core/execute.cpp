@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -17,13 +18,17 @@ LaunchResult execute(const Program& program, Memory& memory, const LaunchSetting
   std::mutex lock;
   size_t fault_index = clusters.size();
   std::exception_ptr other;
+  // One cluster alone has nobody to race with.
+  std::unique_ptr<GlobalRaces> races;
+  if (settings.detect_races && clusters.size() > 1) races = std::make_unique<GlobalRaces>(memory);
 
   const auto work = [&] {
     for (;;) {
       const size_t index = next.fetch_add(1);
       if (index >= clusters.size() || stop) return;
       try {
-        Cluster cluster(program, memory, settings, hooks, clusters[index]);
+        Cluster cluster(program, memory, settings, hooks, clusters[index], uint32_t(index),
+                        races.get());
         cluster.run(stop);
         std::lock_guard<std::mutex> guard(lock);
         result.counters.add(cluster.counters);

@@ -59,7 +59,8 @@ struct Operation {
   bool floating = false;  // sources may be negated or made absolute
   bool transcendental =
       false;  // runs in a pipe of its own, out of order with the other vector instructions
-  bool all_lanes = false;  // reads every lane, whatever EXEC says
+  bool all_lanes = false;    // reads every lane, whatever EXEC says
+  bool writes_exec = false;  // besides its operands
 };
 
 constexpr int kMaxOperands = 8;

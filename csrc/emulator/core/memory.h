@@ -25,6 +25,11 @@ class Memory {
   // region.
   uint8_t* at(uint64_t address, uint64_t size, bool write) const;
 
+  template <class Visit>
+  void each_region(Visit visit) const {  // base, size, writable
+    for (const auto& [base, region] : regions_) visit(base, region.size, region.writable);
+  }
+
  private:
   struct Region {
     uint64_t base, size;

@@ -147,12 +147,8 @@ void Wave::issue(int counter, AsyncOperation* operation) {
   }
   if (operation->lds_end > cluster.counters.lds_high_water)
     cluster.counters.lds_high_water = operation->lds_end;
-  if (queue.size() >= rule.maximum) {
-    if (rule.in_order)
-      retire(counter);
-    else
-      wait(counter, 0);
-  }
+  // Where completion is not in order, a full counter proves nothing about any one operation.
+  if (rule.in_order && queue.size() >= rule.maximum) retire(counter);
   queue.push_back(operation);
   for (unsigned i = operation->first; i < unsigned(operation->first + operation->count); ++i) {
     if (operation->file == Kind::kVector) {

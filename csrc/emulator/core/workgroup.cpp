@@ -64,12 +64,15 @@ void Workgroup::poison_lds(uint32_t address, uint32_t bytes) {
 }
 
 Cluster::Cluster(const Program& program, Memory& memory, const LaunchSettings& settings,
-                 const Hooks* hooks, std::array<uint32_t, 3> id)
+                 const Hooks* hooks, std::array<uint32_t, 3> id, uint32_t number,
+                 GlobalRaces* races)
     : program(program),
       memory(memory),
       settings(settings),
       hooks(hooks),
       id(id),
+      number_(number),
+      races_(races),
       random_state_(
           mix(settings.seed ^ mix(id[0] ^ uint64_t{id[1]} << 21 ^ uint64_t{id[2]} << 42))) {
   counters.executed.resize(program.code.size());

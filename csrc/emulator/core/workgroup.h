@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/architecture.h"
+#include "core/global_race.h"
 #include "core/instruction.h"
 #include "core/memory.h"
 #include "core/race.h"
@@ -93,12 +94,19 @@ class Workgroup {
 // The workgroups that are resident together; one, unless the launch asks for clusters.
 class Cluster {
  public:
+  // `number`: among the clusters of the launch, whose races are looked for if `races` is given.
   Cluster(const Program& program, Memory& memory, const LaunchSettings& settings,
-          const Hooks* hooks, std::array<uint32_t, 3> id);
+          const Hooks* hooks, std::array<uint32_t, 3> id, uint32_t number, GlobalRaces* races);
 
   void run(const std::atomic<bool>& stop);
   void arrive(Wave& wave, int barrier);
   uint32_t random(uint32_t bound);
+  // The host address of global memory that `instruction` reads or writes.
+  uint8_t* global_at(const Instruction& instruction, uint64_t address, uint64_t bytes, bool write) {
+    uint8_t* data = memory.at(address, bytes, write);
+    if (races_) races_->access(number_, instruction, address, bytes, write);
+    return data;
+  }
 
   const Program& program;
   Memory& memory;
@@ -117,6 +125,8 @@ class Cluster {
   std::vector<Wave*> members(int barrier, Workgroup* workgroup);
   [[noreturn]] void deadlock(const std::vector<Wave*>& waves);
 
+  const uint32_t number_;
+  GlobalRaces* const races_;
   std::vector<Wave*> waves_;
   std::vector<std::vector<bool>>
       arrived_;  // [workgroup] by wave, then [last] the cluster by workgroup

@@ -9,6 +9,7 @@
 #include "core/architecture.h"
 #include "core/wave.h"
 #include "core/workgroup.h"
+#include "gfx1250/translation.h"
 
 namespace mxgemm::emulator::gfx1250 {
 
@@ -47,6 +48,8 @@ enum Modifier : int {
 
 enum HardwareRegister : int { kMode = 1, kSchedulingMode = 26, kClusterStatus = 28 };
 
+constexpr uint32_t kReplayGroups = 1u << 25;  // of MODE: how address translations are replayed
+
 // A scaled or plain matrix operation whose registers are still in use, counted in vector
 // instructions.
 struct RecentMatrix {
@@ -83,6 +86,8 @@ struct State : ArchitectureState {
   std::array<Progress, kMemoryPipes> memory_reads;
   std::array<Stamp, kMaxVectorRegisters> last_vector_write{}, last_vector_read{},
       last_memory_read{};
+
+  PendingTranslations translations;
 
   bool expert() const { return hardware_registers[kSchedulingMode] & 2; }
 };

@@ -6,8 +6,6 @@ namespace mxgemm::emulator::gfx1250 {
 namespace {
 
 constexpr int kWorkgroupBarrier = -1, kClusterBarrier = -3;
-constexpr uint32_t kAllowedModeBits =
-    1u << 25;  // replay for address translation: no effect on results
 
 void nothing(Wave&, const Instruction&) {}
 
@@ -25,6 +23,7 @@ void wait_two_counters(Wave& wave,
 
 template <bool (*taken)(const Wave&)>
 void branch(Wave& wave, const Instruction& i) {
+  state(wave).translations.drain();
   if (taken(wave)) wave.pc = i.target;
 }
 
@@ -52,10 +51,12 @@ void call_barrier_hook(Wave& wave, const Instruction& i) {
 
 void barrier_signal(Wave& wave, const Instruction& i) {
   call_barrier_hook(wave, i);
+  state(wave).translations.drain();
   wave.signal(barrier_slot(i));
 }
 
 void barrier_wait(Wave& wave, const Instruction& i) {
+  state(wave).translations.drain();
   wave.wait_barrier(barrier_slot(i));
   if (wave.status == WaveStatus::kReady) call_barrier_hook(wave, i);
 }
@@ -72,9 +73,10 @@ Field field(uint64_t immediate) {
 }
 
 void write_field(Wave& wave, Field f, uint32_t value) {
-  if (f.id == kMode && (f.mask() << f.offset & ~kAllowedModeBits))
+  if (f.id == kMode && (f.mask() << f.offset & ~kReplayGroups))
     throw Fault("unsupported",
                 format("s_setreg of MODE bits [%d:%d]", f.offset + f.size - 1, f.offset));
+  state(wave).translations.drain();
   uint32_t& target = state(wave).hardware_registers[f.id];
   target = (target & ~(f.mask() << f.offset)) | (value & f.mask()) << f.offset;
 }
@@ -94,7 +96,14 @@ void get_register(Wave& wave, const Instruction& i) {
   wave.set_scalar(i.op(0).index, state(wave).hardware_registers[f.id] >> f.offset & f.mask());
 }
 
-void set_msb(Wave& wave, const Instruction& i) { state(wave).msb = uint32_t(i.op(0).value) & 0xFF; }
+void set_msb(Wave& wave, const Instruction& i) {
+  state(wave).translations.drain();
+  state(wave).msb = uint32_t(i.op(0).value) & 0xFF;
+}
+
+void wait_translation(Wave& wave, const Instruction& i) {
+  state(wave).translations.wait(uint32_t(i.op(0).value));
+}
 
 void wait_alu(Wave& wave, const Instruction& i) {
   constexpr uint64_t kNoResultWait = 15, kNoReadWait = 7;
@@ -112,8 +121,7 @@ void add_control(OperationTable& table) {
   const auto add = [&](const char* name, Execute execute) {
     table.add({name, Unit::kControl, execute});
   };
-  for (const char* hint :
-       {"s_nop", "s_delay_alu", "s_clause", "s_wait_xcnt", "s_sleep", "s_setprio"})
+  for (const char* hint : {"s_nop", "s_delay_alu", "s_clause", "s_sleep", "s_setprio"})
     add(hint, nothing);
   add("s_wait_loadcnt", wait_counter<kLoadCount>);
   add("s_wait_storecnt", wait_counter<kStoreCount>);
@@ -124,6 +132,7 @@ void add_control(OperationTable& table) {
   add("s_wait_loadcnt_dscnt", wait_two_counters<kLoadCount, kLocalCount>);
   add("s_wait_storecnt_dscnt", wait_two_counters<kStoreCount, kLocalCount>);
   add("s_wait_alu", wait_alu);
+  add("s_wait_xcnt", wait_translation);
   add("s_branch", branch<always>);
   add("s_cbranch_scc0", branch<scc0>);
   add("s_cbranch_scc1", branch<scc1>);

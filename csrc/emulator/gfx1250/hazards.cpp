@@ -131,6 +131,19 @@ void memory_issued(State& s, const Instruction& instruction) {
                 [&](unsigned i) { s.last_memory_read[i] = {sequence, pipe}; });
 }
 
+void track_translations(State& s, const Instruction& instruction) {
+  const Unit unit = instruction.operation->unit;
+  const bool scalar = unit == Unit::kScalarMemory, vector = unit == Unit::kGlobal;
+  PendingTranslations& translations = s.translations;
+  if (scalar || vector)
+    translations.enter_group(scalar);
+  else if (!(s.hardware_registers[kMode] & kReplayGroups))
+    translations.drain();
+  if (!vector) translations.check_overwrite(instruction);
+  if (scalar) translations.add(instruction, 0);
+  if (vector) translations.add(instruction, s.memory_reads[State::kGlobalPipe].issued + 1);
+}
+
 }  // namespace
 
 void before(Wave& wave, const Instruction& instruction) {
@@ -138,6 +151,7 @@ void before(Wave& wave, const Instruction& instruction) {
   const Unit unit = instruction.operation->unit;
   const bool vector = unit == Unit::kVector || unit == Unit::kMatrix;
   const bool memory = unit == Unit::kLocal || unit == Unit::kGlobal;
+  track_translations(s, instruction);
   if (!vector && !memory) return;
   if (uint32_t(instruction.modifier[kMsb]) != s.msb)
     throw Fault("register_bank",
@@ -169,11 +183,14 @@ void before(Wave& wave, const Instruction& instruction) {
   }
 }
 
-// An operation that is complete has read its sources.
+// An operation that is complete has read its sources, and its address is translated.
 void retired(Wave& wave, int counter, const AsyncOperation& operation) {
+  State& s = state(wave);
+  if (counter == kScalarMemoryCount) s.translations.complete_scalar();
   if (counter == kTensorCount || counter == kScalarMemoryCount) return;
+  if (counter != kLocalCount) s.translations.complete_vector(operation.sequence);
   State::Progress& progress =
-      state(wave).memory_reads[counter == kLocalCount ? State::kLocalPipe : State::kGlobalPipe];
+      s.memory_reads[counter == kLocalCount ? State::kLocalPipe : State::kGlobalPipe];
   if (operation.sequence > progress.proven) progress.proven = operation.sequence;
 }
 

@@ -1,6 +1,8 @@
 // Scalar loads, global and scratch accesses of the vector memory path.
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <memory>
 
 #include "core/fault.h"
 #include "gfx1250/architecture.h"
@@ -19,7 +21,7 @@ constexpr int kMaxWords = 4;
 class ScalarLoad : public AsyncOperation {
  public:
   void perform(Wave& wave) override {
-    const uint8_t* source = wave.workgroup.cluster.memory.at(address, bytes, false);
+    const uint8_t* source = wave.workgroup.cluster.global_at(*instruction, address, bytes, false);
     wave.workgroup.cluster.counters.global_read_bytes += bytes;
     for (u32 at = 0; at < bytes; at += 4) {
       u32 value = 0;
@@ -33,10 +35,25 @@ class ScalarLoad : public AsyncOperation {
   bool sign = false;
 };
 
+// A load of several registers that is not aligned to its size may come in parts. Where one part
+// must be loaded again, its address must be there still.
+void check_own_address(const Wave& wave, const Instruction& i, const ScalarLoad& load) {
+  const u64 aligned = std::bit_ceil(load.bytes);
+  if (load.count == 1 || load.address % aligned == 0) return;
+  if (!wave.workgroup.cluster.settings.check_registers) return;
+  for (const Operand* source : {&i.op(1), &i.op(2)})
+    if (source->kind == Kind::kScalar && source->index < load.first + load.count &&
+        load.first < source->index + source->words)
+      throw Fault("encoding",
+                  format("a scalar load into its own address must be aligned to %llu bytes, is at "
+                         "0x%llx",
+                         (unsigned long long)aligned, (unsigned long long)load.address));
+}
+
 template <int bytes, bool sign>
 void scalar_load(Wave& wave,
                  const Instruction& i) {  // D, base pair, offset register or constant, plus offset
-  auto* load = new ScalarLoad;
+  auto load = std::make_unique<ScalarLoad>();
   load->instruction = &i;
   load->file = Kind::kScalar;
   load->first = i.op(0).index;
@@ -45,7 +62,8 @@ void scalar_load(Wave& wave,
   load->sign = sign;
   load->address =
       wave.scalar64(i.op(1).index) + wave.source(i.op(2), false) + u64(i.modifier[kOffset0]);
-  wave.issue(kScalarMemoryCount, load);
+  check_own_address(wave, i, *load);
+  wave.issue(kScalarMemoryCount, load.release());
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -58,7 +76,7 @@ class GlobalAccess : public AsyncOperation {
     const int words = (bytes + 3) / 4;
     for (u32 rest = exec; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      uint8_t* memory = cluster.memory.at(address[lane], u64(bytes), is_store);
+      uint8_t* memory = cluster.global_at(*instruction, address[lane], u64(bytes), is_store);
       u32 value[kMaxWords] = {};
       if (is_store) {
         for (int w = 0; w < words; ++w) value[w] = data[w][lane];

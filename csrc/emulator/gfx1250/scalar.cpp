@@ -243,15 +243,18 @@ void add_scalar(OperationTable& table) {
   add_moves(table);
   add_bits(table);
   add_comparisons(table);
-  table.add({"s_and_saveexec_b32", Unit::kScalar, [](Wave& wave, const Instruction& i) {
-               save_exec(wave, i, [](u32 a, u32 exec) { return a & exec; });
-             }});
-  table.add({"s_or_saveexec_b32", Unit::kScalar, [](Wave& wave, const Instruction& i) {
-               save_exec(wave, i, [](u32 a, u32 exec) { return a | exec; });
-             }});
-  table.add({"s_and_not1_saveexec_b32", Unit::kScalar, [](Wave& wave, const Instruction& i) {
-               save_exec(wave, i, [](u32 a, u32 exec) { return a & ~exec; });
-             }});
+  const auto add_save_exec = [&](const char* name, Execute execute) {
+    table.add({.name = name, .unit = Unit::kScalar, .execute = execute, .writes_exec = true});
+  };
+  add_save_exec("s_and_saveexec_b32", [](Wave& wave, const Instruction& i) {
+    save_exec(wave, i, [](u32 a, u32 exec) { return a & exec; });
+  });
+  add_save_exec("s_or_saveexec_b32", [](Wave& wave, const Instruction& i) {
+    save_exec(wave, i, [](u32 a, u32 exec) { return a | exec; });
+  });
+  add_save_exec("s_and_not1_saveexec_b32", [](Wave& wave, const Instruction& i) {
+    save_exec(wave, i, [](u32 a, u32 exec) { return a & ~exec; });
+  });
 }
 
 }  // namespace mxgemm::emulator::gfx1250

@@ -216,14 +216,16 @@ void TensorTransfer::check_bounds(const Workgroup& workgroup) const {
 
 void TensorTransfer::perform(Wave& wave) {
   uint8_t* lds = wave.workgroup.lds.data();
-  const Memory& memory = wave.workgroup.cluster.memory;
+  Cluster& cluster = wave.workgroup.cluster;
   for (const Piece& piece : pieces_) {
     if (!piece.inside)
       std::memset(lds + piece.lds, 0, piece.bytes);
     else if (load_)
-      std::memcpy(lds + piece.lds, memory.at(piece.global, piece.bytes, false), piece.bytes);
+      std::memcpy(lds + piece.lds,
+                  cluster.global_at(*instruction, piece.global, piece.bytes, false), piece.bytes);
     else
-      std::memcpy(memory.at(piece.global, piece.bytes, true), lds + piece.lds, piece.bytes);
+      std::memcpy(cluster.global_at(*instruction, piece.global, piece.bytes, true), lds + piece.lds,
+                  piece.bytes);
   }
 }
 

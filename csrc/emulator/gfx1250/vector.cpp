@@ -273,8 +273,11 @@ void add_comparison(OperationTable& t, const std::string& relation, const std::s
   constexpr bool floating = std::is_same_v<T, float>;
   t.add({"v_cmp_" + relation + "_" + type, Unit::kVector, compare<Relation, T, false>, nullptr,
          floating});
-  t.add({"v_cmpx_" + relation + "_" + type, Unit::kVector, compare<Relation, T, true>, nullptr,
-         floating});
+  t.add({.name = "v_cmpx_" + relation + "_" + type,
+         .unit = Unit::kVector,
+         .execute = compare<Relation, T, true>,
+         .floating = floating,
+         .writes_exec = true});
 }
 
 template <class T>

@@ -25,6 +25,7 @@ from mxgemm.emulator.faults import (
     MissingWait,
     RaceHazard,
     RegisterBank,
+    ReplayHazard,
     UninitialisedRead,
     UnsupportedInstruction,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "RaceHazard",
     "Region",
     "RegisterBank",
+    "ReplayHazard",
     "Trace",
     "UninitialisedRead",
     "UnsupportedInstruction",

@@ -83,7 +83,9 @@ class MissingWait(ExecutionHazard):
 
 
 class RaceHazard(ExecutionHazard):
-    """Two accesses to one LDS byte, at least one a write, that no barrier and no wait order."""
+    """Two accesses to one LDS byte, at least one a write, that no barrier and no wait order; or to
+    one byte of global memory by two workgroups, the first a write.
+    """
 
 
 class UninitialisedRead(ExecutionHazard):
@@ -96,6 +98,12 @@ class MatrixDistance(ExecutionHazard):
 
 class ExpertWait(ExecutionHazard):
     """With expert scheduling on: a result or a source read that no s_wait_alu covers."""
+
+
+class ReplayHazard(ExecutionHazard):
+    """A register is overwritten while a memory instruction may still read it again, because its
+    address is not known to be translated.
+    """
 
 
 class ExecHazard(ExecutionHazard):
@@ -129,6 +137,7 @@ FAULTS: dict[str, type[ExecutionError | ExecutionHazard]] = {
     "uninitialised": UninitialisedRead,
     "matrix_distance": MatrixDistance,
     "expert_wait": ExpertWait,
+    "replay": ReplayHazard,
     "exec": ExecHazard,
     "encoding": EncodingHazard,
     "register_bank": RegisterBank,

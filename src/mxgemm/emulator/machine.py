@@ -30,7 +30,7 @@ _DEFAULT_MAX_INSTRUCTIONS = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Which hazards are looked for: LDS races, and the rules on registers. Both, unless speed alone
+    """Which hazards are looked for: races, and the rules on registers. Both, unless speed alone
     matters.
     """
 

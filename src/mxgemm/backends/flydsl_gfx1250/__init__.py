@@ -23,7 +23,12 @@ from mxgemm.backends.base import (
     Side,
 )
 from mxgemm.backends.flydsl_gfx1250 import cost, launch
-from mxgemm.backends.flydsl_gfx1250.config import CodesForm, OperandForm, ScalesForm
+from mxgemm.backends.flydsl_gfx1250.config import (
+    CodesForm,
+    OperandForm,
+    ScalesForm,
+    is_direct,
+)
 from mxgemm.backends.flydsl_gfx1250.places import place_for
 from mxgemm.epilogue import EpilogueArgs
 from mxgemm.formats import MXFP4
@@ -117,11 +122,15 @@ class FlyDSLGfx1250(Backend):
 
     def plan(self, problem: GemmProblem) -> GemmPlan:
         """Return the plan with the best tile and split by `cost`."""
-        return self.plan_with(problem, cost.choose(problem.m, problem.n, problem.k))
+        sizes = problem.m, problem.n, problem.k
+        walks = is_direct(problem.epilogue)
+        return self.plan_with(problem, cost.choose(*sizes, problem.out_dtype, walks=walks))
 
     def plan_with(self, problem: GemmProblem, choice: cost.Choice) -> GemmPlan:
         """Return the plan with this tile and split, for tuning and tests."""
-        config = launch.GemmConfig(choice.tile, choice.splits, choice.split_tiles)
+        config = launch.GemmConfig(
+            choice.tile, choice.splits, choice.split_tiles, choice.walk_columns
+        )
         return GemmPlan(
             backend=self,
             problem=problem,
@@ -129,6 +138,16 @@ class FlyDSLGfx1250(Backend):
             workspace_bytes=launch.workspace_bytes(problem, config),
             summary=f"{config}{', emulated' if problem.device.emulated else ''}",
         )
+
+    def modelled_ms(self, plan: GemmPlan) -> float:
+        """Return the time of a launch on an MI455X by the model of `cost`, in milliseconds."""
+        config, problem = plan.config, plan.problem
+        assert isinstance(config, launch.GemmConfig)
+        choice = cost.Choice(
+            config.tile, config.splits, config.split_tiles, walk_columns=config.walk_columns
+        )
+        clocks = cost.clocks(choice, problem.m, problem.n, problem.k, problem.out_dtype)
+        return 1e3 * clocks / cost.CLOCK_HZ
 
     def launch(
         self, plan: GemmPlan, a: Operand, b: Operand, out: torch.Tensor, args: EpilogueArgs

@@ -21,7 +21,7 @@ WAVE_LANES = 32
 WMMA_ROWS = 16
 """Rows of either operand of V_WMMA_SCALE_F32_16X16X128_F8F6F4."""
 TILE_K = 128
-"""Contraction of that instruction, and of one data stage."""
+"""Contraction of that instruction: a K tile."""
 BLOCK = 32
 """Elements that share a scale (OCP MX v1.0)."""
 CHUNK_BYTES = BLOCK // 2
@@ -30,6 +30,9 @@ ROW_BYTES = TILE_K // 2
 """One row's codes of a K tile."""
 WORD_BYTES = TILE_K // BLOCK
 """One row's scales of a K tile: four bytes, the scale operand of one WMMA."""
+PAIR_TILES = 2
+"""K tiles whose scales a lane reads at once."""
+PAIR_BYTES = PAIR_TILES * WORD_BYTES
 BANK_LINE_BYTES = 256
 """64 LDS banks of 4 bytes (CDNA5 ISA guide, "Local data share")."""
 LDS_LIMIT_BYTES = 327_680
@@ -45,6 +48,13 @@ all.
 """
 STORE_BYTES = 147_456
 """LDS that the epilogue may use, 144 KiB."""
+DEPARTURE_ROWS = 32
+"""Rows of a wave's output that leave at once during a walk: with 128 rows in LDS, all have left
+after eight data stages.
+"""
+WALK_STAGES = 10
+"""Data stages of an output tile from which on a workgroup can walk: departures have ended, scale
+groups are two or more."""
 
 REDUCE_THREADS = 256
 """Lanes of a workgroup of the small kernels."""
@@ -55,8 +65,8 @@ SLICE_ROWS = 64
 class CodesForm(StrEnum):
     """How an operand's codes lie in global memory, and with that in LDS; named as their layout.
 
-    ROW_MAJOR: plain rows. The TDM leaves 16 bytes free after each row's 64, so that 16 rows fall on
-        different banks.
+    ROW_MAJOR: plain rows. The TDM leaves 16 bytes free after each row of a stage, so that 16 rows
+        fall on different banks.
     TILE_16X16: 16 rows by 16 bytes lie together. A K tile of 16 rows is contiguous in global
         memory, dense in LDS, and 16 rows of one chunk fill the banks once.
     """
@@ -74,16 +84,16 @@ class CodesForm(StrEnum):
         """Bytes that the TDM leaves free after each row."""
         return CHUNK_BYTES if self is CodesForm.ROW_MAJOR else 0
 
-    @property
-    def pitch_bytes(self) -> int:
-        """LDS bytes of one row of a K tile."""
-        return ROW_BYTES + self.row_pad_bytes
+    def pitch_bytes(self, stage_tiles: int) -> int:
+        """LDS bytes of one row in a data stage of so many K tiles."""
+        return stage_tiles * ROW_BYTES + self.row_pad_bytes
 
 
 class ScalesForm(StrEnum):
     """How an operand's scales lie in global memory, and with that in LDS; named as their layout.
 
-    ROW_MAJOR: plain rows. A scale stage holds 32 bytes of each row and one free dword after them.
+    ROW_MAJOR: plain rows. A scale stage holds 32 bytes of each row and 8 free ones after them, so
+        that 32 rows' pairs of K tiles fill the banks once.
     K_MAJOR: one K tile's dwords of all rows lie together. A stage holds eight times the tile's
     rows.
     TILE_32X4: one K tile's dwords of 32 rows lie together. A stage holds eight of them per 32 rows.
@@ -95,8 +105,12 @@ class ScalesForm(StrEnum):
 
     def stage_bytes(self, rows: int) -> int:
         """LDS bytes of one stage for `rows` rows."""
-        pad = WORD_BYTES if self is ScalesForm.ROW_MAJOR else 0
-        return rows * (SCALE_GROUP * WORD_BYTES + pad)
+        return rows * (SCALE_GROUP * WORD_BYTES + self.row_pad_bytes)
+
+    @property
+    def row_pad_bytes(self) -> int:
+        """Bytes that the TDM leaves free after each row of a stage."""
+        return PAIR_BYTES if self is ScalesForm.ROW_MAJOR else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +135,10 @@ class OperandForm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileConfig:
     """Sizes of one workgroup's work: `tile_m` x `tile_n` outputs by `waves_m` x `waves_n` waves,
-    `num_stages` data stages.
+    `num_stages` data stages of `stage_tiles` K tiles each.
+
+    Waits, barriers and copies come once a stage, so that a tile of few matrix instructions wants
+    more of them in one.
     """
 
     tile_m: int = 256
@@ -129,6 +146,7 @@ class TileConfig:
     waves_m: int = 2
     waves_n: int = 2
     num_stages: int = 3
+    stage_tiles: int = 1
 
     @property
     def num_waves(self) -> int:
@@ -166,12 +184,9 @@ class TileConfig:
         return self.fragments_m * self.fragments_n
 
     @property
-    def lds_reads(self) -> int:
-        """LDS load instructions of a wave in one K tile: two a fragment, one a pair of fragments
-        for the scales.
-        """
-        fragments = self.fragments_m + self.fragments_n
-        return 2 * fragments + fragments // 2
+    def group_stages(self) -> int:
+        """Data stages whose scales one scale stage holds."""
+        return SCALE_GROUP // self.stage_tiles
 
     def validate(self) -> Rejection | None:
         """Return why no kernel exists for these sizes, or None."""
@@ -188,6 +203,8 @@ class TileConfig:
             wanted = f"waves of {2 * WAVE_LANES} columns or more, two a lane, got {self.wave_n}"
         elif self.num_stages < 3:
             wanted = f"3 data stages or more: read, awaited, in flight; got {self.num_stages}"
+        elif self.stage_tiles not in (1, PAIR_TILES):
+            wanted = f"1 or {PAIR_TILES} K tiles a stage, got {self.stage_tiles}"
         elif max(self.tile_m, self.tile_n) > 256:
             wanted = f"tiles up to 256, the accumulators' limit, got {self.tile_m}x{self.tile_n}"
         if wanted is None:
@@ -196,7 +213,12 @@ class TileConfig:
 
     def __str__(self) -> str:
         waves = f"{self.waves_m}x{self.waves_n}w"
-        return f"{self.tile_m}x{self.tile_n}x{TILE_K}/{waves}/{self.num_stages}s"
+        return f"{self.tile_m}x{self.tile_n}x{TILE_K * self.stage_tiles}/{waves}/{self.num_stages}s"
+
+
+def is_direct(epilogue: Epilogue) -> bool:
+    """Return whether an epilogue is at most a factor alpha."""
+    return epilogue in (IDENTITY, Epilogue(has_alpha=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +230,7 @@ class KernelSpec:
         a, b: operand forms.
         out_dtype: dtype of the output, float32 for a split's partial products.
         epilogue: what happens on the way out, the identity for a split.
+        walks: whether a workgroup walks over several output tiles.
     """
 
     tile: TileConfig = TileConfig()
@@ -215,42 +238,49 @@ class KernelSpec:
     b: OperandForm = OperandForm()
     out_dtype: torch.dtype = torch.float32
     epilogue: Epilogue = IDENTITY
+    walks: bool = False
 
-    # LDS of the K loop: 2 x scales of A, 2 x scales of B, num_stages x (codes of A | codes of B).
+    # LDS of the K loop: 2 x (scales of A | scales of B), num_stages x (codes of A | codes of B).
     # The data stages stand last, so that the highest byte in use is the same for every K.
 
     @property
     def b_scales_offset(self) -> int:
-        """Where the scale stages of B begin; those of A begin at 0."""
-        return SCALE_STAGES * self.a.scales.stage_bytes(self.tile.tile_m)
+        """Where the scales of B begin in a scale stage; those of A begin at 0."""
+        return self.a.scales.stage_bytes(self.tile.tile_m)
+
+    @property
+    def scale_stage_bytes(self) -> int:
+        """One scale stage: A, then B."""
+        return self.b_scales_offset + self.b.scales.stage_bytes(self.tile.tile_n)
 
     @property
     def stages_offset(self) -> int:
         """Where the first data stage begins."""
-        scales = SCALE_STAGES * self.b.scales.stage_bytes(self.tile.tile_n)
-        return self.b_scales_offset + scales
+        return SCALE_STAGES * self.scale_stage_bytes
 
     @property
     def a_stage_bytes(self) -> int:
         """Codes of A in one data stage."""
-        return self.tile.tile_m * self.a.codes.pitch_bytes
+        return self.tile.tile_m * self.a.codes.pitch_bytes(self.tile.stage_tiles)
 
     @property
     def stage_bytes(self) -> int:
         """One data stage: A, then B."""
-        return self.a_stage_bytes + self.tile.tile_n * self.b.codes.pitch_bytes
+        b_pitch = self.b.codes.pitch_bytes(self.tile.stage_tiles)
+        return self.a_stage_bytes + self.tile.tile_n * b_pitch
 
     @property
     def loop_bytes(self) -> int:
         """LDS of the K loop; independent of K."""
         return self.stages_offset + self.tile.num_stages * self.stage_bytes
 
-    # LDS of the epilogue: each wave has its own piece, so that its passes need no barrier.
+    # LDS of the epilogue: each wave has its own piece, so that its passes need no barrier. It lies
+    # over that of the K loop, but behind it in a walk, where the next tile's loop has begun.
 
     @property
     def is_direct(self) -> bool:
-        """Whether fragments go to the output without a second look: at most a factor alpha."""
-        return self.epilogue in (IDENTITY, Epilogue(has_alpha=True))
+        """Whether fragments go to the output without a second look."""
+        return is_direct(self.epilogue)
 
     def io_pitch_bytes(self, dtype: torch.dtype) -> int:
         """LDS bytes between rows of a wave's output piece: 16 bytes more than its columns, against
@@ -280,9 +310,9 @@ class KernelSpec:
     @property
     def pass_rows(self) -> int:
         """Rows of its piece that a wave brings out at once: half, or less where more tensors must
-        fit.
+        fit; all in a walk, if they fit.
         """
-        rows = max(self.tile.wave_m // 2, WMMA_ROWS)
+        rows = self.tile.wave_m if self.walks else max(self.tile.wave_m // 2, WMMA_ROWS)
         while rows > WMMA_ROWS and self.tile.num_waves * rows * self._pass_row_bytes > STORE_BYTES:
             rows //= 2
         return rows
@@ -305,13 +335,24 @@ class KernelSpec:
         return self.regions["row"][0] + needs_row * self.io_pitch_bytes(torch.float32)
 
     @property
+    def store_offset(self) -> int:
+        """Where the epilogue's LDS begins."""
+        return self.loop_bytes if self.walks else 0
+
+    @property
     def lds_bytes(self) -> int:
         """Dynamic LDS of a workgroup."""
-        return max(self.loop_bytes, self.tile.num_waves * self.wave_store_bytes)
+        store_end = self.store_offset + self.tile.num_waves * self.wave_store_bytes
+        return max(self.loop_bytes, store_end)
 
     def validate(self) -> Rejection | None:
         """Return why no kernel exists for this, or None."""
         rejection = self.tile.validate()
+        if rejection is None and self.walks and not (self.is_direct and self.tile == TileConfig()):
+            rejection = Rejection(
+                RejectionCode.EPILOGUE,
+                f"a walk needs the tile {TileConfig()} and at most a factor alpha, got {self}",
+            )
         if rejection is None and self.lds_bytes > LDS_LIMIT_BYTES:
             rejection = Rejection(
                 RejectionCode.MEMORY,
@@ -321,7 +362,8 @@ class KernelSpec:
 
     def __str__(self) -> str:
         name = f"{self.tile} a:{self.a} b:{self.b}"
-        return f"{name} -> {str(self.out_dtype)[6:]} {self.epilogue}"
+        walks = ", walks" if self.walks else ""
+        return f"{name} -> {str(self.out_dtype)[6:]} {self.epilogue}{walks}"
 
 
 @dataclass(frozen=True, slots=True)

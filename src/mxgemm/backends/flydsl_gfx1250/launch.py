@@ -35,14 +35,24 @@ FP32_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How a problem is done: tile, number of parts of K, K tiles of each."""
+    """How a problem is done.
+
+    Attributes:
+        tile: sizes.
+        splits, split_tiles: parts of K, K tiles of each.
+        walk_columns: workgroups along N, each of which walks over every so many output tiles; 0 for
+            one output tile each.
+    """
 
     tile: TileConfig
     splits: int
     split_tiles: int
+    walk_columns: int = 0
 
     def __str__(self) -> str:
-        return f"{self.tile}" + (f", K in {self.splits} parts" if self.splits > 1 else "")
+        parts = f", K in {self.splits} parts" if self.splits > 1 else ""
+        walk = f", {self.walk_columns} workgroups along N" if self.walk_columns else ""
+        return f"{self.tile}{parts}{walk}"
 
 
 def workspace_bytes(problem: GemmProblem, config: GemmConfig) -> int:
@@ -123,7 +133,14 @@ def _spec(
     a, b = (OperandForm.of(operand.layout) for operand in operands)
     assert a is not None
     assert b is not None
-    return KernelSpec(tile=config.tile, a=a, b=b, out_dtype=out_dtype, epilogue=epilogue)
+    return KernelSpec(
+        tile=config.tile,
+        a=a,
+        b=b,
+        out_dtype=out_dtype,
+        epilogue=epilogue,
+        walks=config.walk_columns > 0,
+    )
 
 
 def _run_gemm(
@@ -141,8 +158,11 @@ def _run_gemm(
     pointers = [out, a.codes, a.scales, b.codes, b.scales, args.bias, args.c, aux, slices]
     strides = [*_strides(a), *_strides(b), _pitch(out), _pitch(args.c), _pitch(aux)]
     k_blocks = problem.k // a.format.block
-    numbers = [problem.m, problem.n, k_blocks, config.split_tiles, args.alpha, args.beta]
-    grid = (-(-problem.m // config.tile.tile_m), -(-problem.n // config.tile.tile_n), config.splits)
+    columns = -(-problem.n // config.tile.tile_n)
+    walk = config.walk_columns or columns
+    walks = [walk * config.tile.tile_n, -(-columns // walk)]
+    numbers = [problem.m, problem.n, k_blocks, config.split_tiles, *walks, args.alpha, args.beta]
+    grid = (-(-problem.m // config.tile.tile_m), walk, config.splits)
     place.run(load("kernel:build_gemm", spec), grid, [*pointers, *strides, *numbers])
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from mxgemm.devices import DeviceSpec
-from mxgemm.errors import BackendUnavailable
+from mxgemm.runtime import flydsl_launch
 from mxgemm.runtime.flydsl_compile import CompiledKernel
 
 Value = torch.Tensor | int | float | None
@@ -134,56 +134,21 @@ def pack(kernel: CompiledKernel, values: Sequence[Value]) -> bytes:
     return bytes(buffer)
 
 
-HIP_BUFFER_POINTER, HIP_BUFFER_SIZE, HIP_END = (ctypes.c_void_p(i) for i in (1, 2, 3))
-"""HIP_LAUNCH_PARAM_*: how hipModuleLaunchKernel takes a packed argument buffer (HIP API, "Module
-management")."""
-
-
 @dataclass(frozen=True, slots=True)
 class RocmPlace:
-    """A ROCm device, on PyTorch's current stream there."""
+    """A ROCm device, on PyTorch's current stream there, through FlyDSL's runtime."""
 
     index: int
 
     def run(self, kernel: CompiledKernel, grid: Grid, values: Sequence[Value]) -> None:
-        """Queue `kernel`; raises `BackendUnavailable` when HIP refuses it."""
-        function = _function(kernel.code_object, kernel.symbol, self.index)
-        arguments = ctypes.create_string_buffer(pack(kernel, values), kernel.argument_bytes)
-        size = ctypes.c_size_t(kernel.argument_bytes)
-        extra = (ctypes.c_void_p * 5)(
-            HIP_BUFFER_POINTER,
-            ctypes.cast(arguments, ctypes.c_void_p),
-            HIP_BUFFER_SIZE,
-            ctypes.cast(ctypes.pointer(size), ctypes.c_void_p),
-            HIP_END,
-        )
-        stream = ctypes.c_void_p(torch.cuda.current_stream(self.index).cuda_stream)
-        _check(
-            "hipModuleLaunchKernel",
-            _hip().hipModuleLaunchKernel(
-                function, *grid, kernel.threads, 1, 1, kernel.lds_bytes, stream, None, extra
-            ),
-        )
-
-
-@functools.cache
-def _hip() -> ctypes.CDLL:
-    """Return the HIP runtime that this process's PyTorch uses."""
-    return ctypes.CDLL("libamdhip64.so")
+        """Queue `kernel`; raises `BackendUnavailable` when the runtime refuses it."""
+        module = _module(kernel.code_object, kernel.symbol)
+        extent = flydsl_launch.Extent(grid, kernel.threads, kernel.lds_bytes)
+        with torch.cuda.device(self.index):
+            stream = torch.cuda.current_stream(self.index).cuda_stream
+            module.launch(self.index, extent, pack(kernel, values), stream)
 
 
 @functools.lru_cache(maxsize=256)
-def _function(code_object: bytes, symbol: str, index: int) -> ctypes.c_void_p:
-    """Return the loaded kernel on device `index`; modules stay loaded while the process lives."""
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    with torch.cuda.device(index):
-        status = _hip().hipModuleLoadData(ctypes.byref(module), code_object)
-        _check("hipModuleLoadData", status)
-        status = _hip().hipModuleGetFunction(ctypes.byref(function), module, symbol.encode())
-        _check("hipModuleGetFunction", status)
-    return function
-
-
-def _check(what: str, status: int) -> None:
-    if status:
-        raise BackendUnavailable(f"flydsl_gfx1250: {what} must return 0, got HIP error {status}")
+def _module(code_object: bytes, symbol: str) -> flydsl_launch.Module:
+    return flydsl_launch.Module(code_object, symbol)

@@ -108,12 +108,12 @@ def _fence(value):
     )
 
 
-def counted_loop(count: int, state, body):
+def counted_loop(count, state, body):
     """Run `state = body(index, state)` for index 0 .. count - 1 as a loop of the device and return
     the last state.
 
     Args:
-        count: trips, known at compile time, at least 1.
+        count: trips, Int32 or int.
         state: list of FlyDSL values that the loop carries.
         body: takes the index as Int32 and such a list, returns the next.
     """
@@ -124,3 +124,44 @@ def counted_loop(count: int, state, body):
         result = body(fx.Int32(loop.induction_variable), carried)
         scf.YieldOp([as_ir_value(v) for v in result])
     return [type(v)(x) for v, x in zip(state, loop.results, strict=True)]
+
+
+def when(condition, state, body):
+    """Return `body(state)` where the scalar `condition` holds, else `state`, as a branch."""
+    branch = scf.IfOp(as_ir_value(condition), [as_ir_value(v).type for v in state], has_else=True)
+    for block, values in ((branch.then_block, body), (branch.else_block, list)):
+        with ir.InsertionPoint(block):
+            scf.YieldOp([as_ir_value(v) for v in values(state)])
+    return [type(v)(x) for v, x in zip(state, branch.results, strict=True)]
+
+
+class Parking:
+    """Scalars that are needed once an output tile, in the lanes of one vector register: there are
+    106 scalar registers, and a K loop fills most of them.
+    """
+
+    def __init__(self) -> None:
+        self._register, self._used = fx.Int32(fx.thread_idx.x), 0
+
+    def put(self, value):
+        """Keep an Int32 or Int64, and return the function that fetches it; 32 words in all."""
+        if value.width != 2 * I32_BITS:
+            lane = self._put_word(value)
+            return lambda: self._word(lane)
+        low, high = self._put_word(low_word(value)), self._put_word(high_word(value))
+        return lambda: (
+            fx.Int64(fx.Uint32(self._word(low))) | fx.Int64(self._word(high)) << fx.Int64(I32_BITS)
+        )
+
+    def _put_word(self, value) -> int:
+        lane, self._used = self._used, self._used + 1
+        operands = [as_ir_value(v) for v in (value, fx.Int32(lane), self._register)]
+        self._register = fx.Int32(
+            llvm.call_intrinsic(T.i32, "llvm.amdgcn.writelane", operands, [], [])
+        )
+        return lane
+
+    def _word(self, lane: int):
+        return fx.Int32(
+            rocdl.readlane(T.i32, as_ir_value(self._register), as_ir_value(fx.Int32(lane)))
+        )

@@ -9,7 +9,7 @@ code of an activation exists once. Inputs come and outputs go by the TDM, whose 
 bounds check. No other wave sees the piece, so there is no barrier here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flydsl.expr as fx
@@ -19,9 +19,15 @@ from flydsl.expr.rocdl import tdm_ops
 from flydsl.expr.typing import Vector
 
 from mxgemm.backends.flydsl_gfx1250.activation import activate, derivative
-from mxgemm.backends.flydsl_gfx1250.config import WAVE_LANES, WMMA_ROWS, KernelSpec
+from mxgemm.backends.flydsl_gfx1250.config import (
+    DEPARTURE_ROWS,
+    WAVE_LANES,
+    WMMA_ROWS,
+    KernelSpec,
+)
 from mxgemm.backends.flydsl_gfx1250.registers import (
     at_least_zero,
+    at_most,
     counted_loop,
     lds_load,
     lds_store,
@@ -29,7 +35,7 @@ from mxgemm.backends.flydsl_gfx1250.registers import (
     pick,
     widen,
 )
-from mxgemm.backends.flydsl_gfx1250.tdm import Transfer, transfer_flags
+from mxgemm.backends.flydsl_gfx1250.tdm import Descriptor, Transfer, transfer_flags
 from mxgemm.epilogue import Epilogue
 
 ELEMENTS = {torch.float32: fx.Float32, torch.bfloat16: fx.BFloat16, torch.float16: fx.Float16}
@@ -70,6 +76,26 @@ def fuse(epilogue: Epilogue, args: OutputArgs, value, bias, aux, c):
     return d, z
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Copies of a pass in parts of some rows."""
+
+    whole: Transfer
+    spec: KernelSpec
+
+    def part(self, part) -> Descriptor:
+        """Return the copy of part `part`, of nothing after the last one."""
+        first = part * DEPARTURE_ROWS
+        pitch = self.whole.row_pitch * fx.Int64(DEPARTURE_ROWS * self.spec.out_dtype.itemsize)
+        return replace(
+            self.whole,
+            global_address=self.whole.global_address + fx.Int64(part) * pitch,
+            lds_address=self.whole.lds_address
+            + first * self.spec.io_pitch_bytes(self.spec.out_dtype),
+            rows=at_least_zero(self.whole.rows - first),
+        ).ready()
+
+
 class TileStore:
     """One wave's way out: rows `row` .. and columns `column` .. of an m x n output."""
 
@@ -82,7 +108,7 @@ class TileStore:
         self.columns = pick(
             self.columns < fx.Int32(spec.tile.wave_n), self.columns, fx.Int32(spec.tile.wave_n)
         )
-        self.piece = wave * spec.wave_store_bytes
+        self.piece = wave * spec.wave_store_bytes + spec.store_offset
         self.width = spec.tile.wave_n // WAVE_LANES
         self.regions = spec.regions
 
@@ -104,7 +130,22 @@ class TileStore:
                 self._settle()
             self._put_fragments(totals, first, self.spec.out_dtype)
             self._settle(transfers=False)
-            self._transfer("out", first).store()
+            if first != self._last_pass or not self.spec.walks:
+                self._transfer("out", first).store()
+
+    @property
+    def _last_pass(self) -> int:
+        return self.spec.tile.wave_m - self.spec.pass_rows
+
+    def send_last_pass(self) -> None:
+        """Start the copy of what a walk leaves in LDS, the last pass."""
+        self._transfer("out", self._last_pass).store()
+
+    def departure(self, exists) -> Departure:
+        """Return the copies of the last pass, some rows at once; of nothing unless `exists`."""
+        whole = self._transfer("out", self._last_pass)
+        rows = pick(exists, at_most(whole.rows, self.spec.pass_rows), fx.Int32(0))
+        return Departure(replace(whole, rows=rows, tile_rows=DEPARTURE_ROWS), self.spec)
 
     def _fused(self, totals, slice_row) -> None:
         epilogue, rows = self.spec.epilogue, self.spec.pass_rows

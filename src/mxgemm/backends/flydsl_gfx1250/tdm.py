@@ -14,7 +14,7 @@ from typing import Any
 import flydsl.expr as fx
 from flydsl.expr import rocdl
 
-from mxgemm.backends.flydsl_gfx1250.registers import high_word, low_word, words
+from mxgemm.backends.flydsl_gfx1250.registers import I32_BITS, high_word, low_word, words
 
 VALID = 1
 """Group 0, count: one descriptor; 0 moves nothing and is counted all the same."""
@@ -48,7 +48,7 @@ class Transfer:
         columns, rows: elements that exist from the tile's start, not negative; what is past them
             reads as zero.
         tile_columns, tile_rows: size of the copy, up to 65,535.
-        row_pitch: Int64, elements from one row to the next in global memory.
+        row_pitch: Int64 or unsigned Int32, elements from one row to the next in global memory.
         flags: see `transfer_flags`.
         valid: 1, or 0 to move nothing.
     """
@@ -78,22 +78,45 @@ class Transfer:
             _upper_half(columns) | rows << HALF_BITS,
             _upper_half(rows) | tile_columns,
             self.tile_rows,
-            low_word(self.row_pitch),
-            high_word(self.row_pitch) & fx.Int32(HALF_MASK),
+            *self._pitch_words(),
             0,
         )
         unused = words(0, 0, 0, 0)
         return [group0, group1, unused, unused, words(0, 0, 0, 0, 0, 0, 0, 0)]
 
+    def _pitch_words(self) -> list[Any]:
+        if self.row_pitch.width == I32_BITS:
+            return [self.row_pitch, 0]
+        return [low_word(self.row_pitch), high_word(self.row_pitch) & fx.Int32(HALF_MASK)]
+
+    def ready(self) -> "Descriptor":
+        """Return the copy with its descriptor made, to be started later."""
+        return Descriptor(self._groups())
+
     def load(self) -> None:
         """Start the copy from global memory to LDS."""
-        rocdl.tensor_load_to_lds(*self._groups(), 0)
+        self.ready().load()
 
     def store(self) -> None:
         """Start the copy from LDS to global memory; LDS padding is not skipped, so the tile's
         columns must include it.
         """
-        rocdl.tensor_store_from_lds(*self._groups(), 0)
+        self.ready().store()
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A copy in scalar registers."""
+
+    groups: list[Any]
+
+    def load(self) -> None:
+        """Start it from global memory to LDS."""
+        rocdl.tensor_load_to_lds(*self.groups, 0)
+
+    def store(self) -> None:
+        """Start it from LDS to global memory."""
+        rocdl.tensor_store_from_lds(*self.groups, 0)
 
 
 def _upper_half(value: Any) -> Any:
