@@ -9,8 +9,8 @@ rows x 32 int8 | rows starts | rows exponents, one of columns decoded B | column
     rdx  int64_t blocks       at least 1
     rcx  float* acc           [rows][columns], the products are added to it
 
-The AVX2 "group" tile takes the same, but acc is int32 and the sums are left as integers. The AVX-512
-"group" tiles sum all blocks in integers and scale once:
+The AVX2 "group" tile takes the same, but acc is int32 and the sums are left as integers. The
+AVX-512 "group" tiles sum all blocks in integers and scale once:
 
     rdi  const void* const (*list)[2]     for each block its rows and its columns
     rsi  int64_t blocks                   at least 1
@@ -63,11 +63,38 @@ class Assembly:
         return [*self.lines, f".size {self.name}, .-{self.name}"]
 
 
+def _avx2_add(
+    emit: Assembly, rows: int, columns: int, sums: list[list[str]], *, grouped: bool
+) -> None:
+    """Widen a block's sums to 32 bits and add them, weighted or scaled, to the products."""
+    vector = 32
+    b, a, product = ["ymm12", "ymm13"], "ymm14", "ymm15"
+    for j in range(2):
+        constants = columns * (BLOCK + (0 if grouped else WORD))
+        emit(f"vmovdqu {b[j]}, ymmword ptr [rsi + {constants + j * vector}]")
+    for r in range(rows):
+        if not grouped:
+            emit(f"vbroadcastss {a}, dword ptr [rdi + {rows * (BLOCK + WORD) + WORD * r}]")
+        for j in range(2):
+            target = f"ymmword ptr [rcx + {(2 * r + j) * vector}]"
+            if grouped:
+                emit(f"vpmaddwd {sums[r][j]}, {sums[r][j]}, {b[j]}")
+                emit(f"vpaddd {sums[r][j]}, {sums[r][j]}, {target}")
+                emit(f"vmovdqu {target}, {sums[r][j]}")
+                continue
+            emit(f"vpmaddwd {sums[r][j]}, {sums[r][j]}, ymmword ptr [rip + {CONSTANTS}]")
+            emit(f"vcvtdq2ps {sums[r][j]}, {sums[r][j]}")
+            emit(f"vpaddd {product}, {b[j]}, {a}")
+            emit(f"vfmadd213ps {sums[r][j]}, {product}, {target}")
+            emit(f"vmovups {target}, {sums[r][j]}")
+
+
 def avx2_tile(rows: int, *, grouped: bool) -> list[str]:
     """16 columns; sums of 16-bit lanes by vpmaddubsw, all sixteen registers in use.
 
-    A column's weights, 2^(how far its scale lies above the group's base) in both of its lanes, stand
-    before its exponents. A group tile multiplies by them on the way to 32 bits and adds integers.
+    A column's weights, 2^(how far its scale lies above the group's base) in both of its lanes,
+    stand before its exponents. A group tile multiplies by them on the way to 32 bits and adds
+    integers.
     """
     emit = Assembly(f"mxgemm_avx2_{'group' if grouped else 'block'}_{rows}x16")
     vector, columns = 32, 16
@@ -87,24 +114,7 @@ def avx2_tile(rows: int, *, grouped: bool) -> list[str]:
             emit(f"vpmaddubsw {a}, {b[1]}, {a}")
             emit(f"vpaddw {sums[r][0]}, {sums[r][0]}, {product}")
             emit(f"vpaddw {sums[r][1]}, {sums[r][1]}, {a}")
-    for j in range(2):
-        constants = columns * (BLOCK + (0 if grouped else WORD))
-        emit(f"vmovdqu {b[j]}, ymmword ptr [rsi + {constants + j * vector}]")
-    for r in range(rows):
-        if not grouped:
-            emit(f"vbroadcastss {a}, dword ptr [rdi + {rows * (BLOCK + WORD) + WORD * r}]")
-        for j in range(2):
-            target = f"ymmword ptr [rcx + {(2 * r + j) * vector}]"
-            if grouped:
-                emit(f"vpmaddwd {sums[r][j]}, {sums[r][j]}, {b[j]}")
-                emit(f"vpaddd {sums[r][j]}, {sums[r][j]}, {target}")
-                emit(f"vmovdqu {target}, {sums[r][j]}")
-                continue
-            emit(f"vpmaddwd {sums[r][j]}, {sums[r][j]}, ymmword ptr [rip + {CONSTANTS}]")
-            emit(f"vcvtdq2ps {sums[r][j]}, {sums[r][j]}")
-            emit(f"vpaddd {product}, {b[j]}, {a}")
-            emit(f"vfmadd213ps {sums[r][j]}, {product}, {target}")
-            emit(f"vmovups {target}, {sums[r][j]}")
+    _avx2_add(emit, rows, columns, sums, grouped=grouped)
     emit(f"add rdi, {row_bytes}")
     emit(f"add rsi, {column_bytes}")
     emit("dec rdx")

@@ -220,7 +220,8 @@ def test_few_rows_meet_a_packed_weight_in_place(recorder: Recorder) -> None:
     left = folded(a, "a")
     plan_for(left, weight).run(left, weight, out, NO_ARGS)
     assert recorder.names[2:] == ["gemm_packed"]
-    assert not recorder.started[2].overlap
+    # Even alone it starts before the kernel ahead of it has ended, and waits before it reads.
+    assert recorder.started[2].overlap
 
 
 def test_many_rows_unpack_the_weight_first(recorder: Recorder) -> None:

@@ -176,7 +176,8 @@ def test_large_results_take_the_memory_of_earlier_ones_that_are_gone() -> None:
     assert torch.equal(first.codes, kept)
     view = first.codes[7:9]
     del first
-    assert mxgemm.quantize(-x).codes.data_ptr() != address
+    other = mxgemm.quantize(-x)
+    assert other.codes.data_ptr() != address
     assert torch.equal(view, kept[7:9])
     del view
     third = mxgemm.quantize(x)
