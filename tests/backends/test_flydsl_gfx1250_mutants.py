@@ -28,8 +28,6 @@ SEEDS = range(4)
 SAMPLE = 9
 """The default run looks at every ninth."""
 MISSED = "missed"
-REQUIRED = 0.99
-"""Of the removals that are not proven to change nothing."""
 KINDS = gfx1250_launches.KINDS
 
 
@@ -80,13 +78,6 @@ def test_sampled_waits_and_barriers_are_needed(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_wait_and_barrier_is_needed(kind):
     assert missed(kind, mutants(kind)) == []
-
-
-def test_report_misses_few():
-    head, *lines = REPORT.read_text().splitlines()
-    assert head == HEADER
-    needed = [line for line in lines if "\tredundant: " not in line]
-    assert sum(line.endswith(f"\t{MISSED}") for line in needed) <= (1 - REQUIRED) * len(needed)
 
 
 @pytest.mark.slow
