@@ -147,18 +147,6 @@ DEVICE u32 multiply_pair(u32 a, u32 b) {
 
 DEVICE u32 abs_pair(u32 a) { return a & 0x7FFF7FFFu; }
 
-DEVICE u32 min_u16x2(u32 a, u32 b) {
-  u32 d;
-  asm("min.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
-DEVICE u32 max_u16x2(u32 a, u32 b) {
-  u32 d;
-  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
 // Larger magnitude of each half, as bits: those of a NaN are the largest.
 DEVICE u32 larger_pair(u32 sizes, u32 pair) { return max_u16x2(sizes, abs_pair(pair)); }
 

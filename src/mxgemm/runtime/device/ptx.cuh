@@ -273,6 +273,12 @@ DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) {
   return d;
 }
 
+DEVICE u32 min_u16x2(u32 a, u32 b) {
+  u32 d;
+  asm("min.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 DEVICE u32 max_u16x2(u32 a, u32 b) {
   u32 d;
   asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
