@@ -89,7 +89,9 @@ class Footprint:
         name = instruction.name
         if name.startswith("ds_store"):
             size = STORED_BYTES[name]
-            offset = dict(instruction.modifiers).get("offset", 0)
+            modifiers = dict(instruction.modifiers)
+            offset = modifiers.pop("offset0", 0)
+            assert not modifiers, f"{instruction}: where it stores is not known"
             at = wave.vector(instruction.operands[0].index).astype(np.int64) + offset
             self.written[(at[:, None] + np.arange(size)).ravel()] = True
         elif name in (LOAD, STORE) and (copy := Copy.of(wave, instruction)):
