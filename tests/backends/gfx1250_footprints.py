@@ -22,7 +22,9 @@ FOLLOWS = ("s_", "v_", STORE)
 """How what may follow the wait begins; a barrier's signal and wait may not, nor may what reads or
 writes scalar memory."""
 FOLLOWS_NOT = ("s_barrier_", "s_load_", "s_store_", "s_atomic_", "s_buffer_")
-OTHER_MEMORY, PREFETCH = ("global_", "scratch_", "flat_", "buffer_"), "global_prefetch_"
+OTHER_MEMORY = ("global_", "scratch_", "flat_", "buffer_", "ds_", "tensor_")
+COUNTED = ("global_prefetch_", "ds_load_", "ds_store_", LOAD, STORE)
+"""Of those, what changes no memory, and what `Footprint` counts."""
 Rows = list[tuple[int, int]]
 """First byte, and one past the last."""
 
@@ -177,7 +179,7 @@ def last_copies_are_apart(code: emulator.Kernel, pc: int, launches: Sequence[Lau
         for at in after
     )
     meets = any(
-        i.name.startswith(OTHER_MEMORY) and not i.name.startswith(PREFETCH) for i in instructions
+        i.name.startswith(OTHER_MEMORY) and not i.name.startswith(COUNTED) for i in instructions
     )
     if not quiet or meets or instructions[pc].name != "s_barrier_wait":
         return False

@@ -1,5 +1,6 @@
 """Every wait and barrier of every kind of kernel is needed: with one removed, a run in the emulator
-fails, unless the removed wait is proven to wait for nothing.
+fails, unless the removed wait is proven to change nothing. The sizes of a kind lead through all of
+its code; a removal that no run comes to is an error.
 
 The verdict on every mutant is in docs/measurements/gfx1250_mutants.tsv; `PYTHONPATH=src:tests
 python tests/backends/test_flydsl_gfx1250_mutants.py [KIND ...]` rewrites it, or those kinds' part.
@@ -47,38 +48,6 @@ def mutants(kind: str) -> list[emulator_mutants.Mutant]:
 
 
 @functools.cache
-def impossible_branches(kind: str) -> frozenset[int]:
-    """Return the branches into code that no run executes, each seen to skip a loop without passes,
-    in a kernel that is launched for no such loop.
-
-    Such a branch is `s_cmp_lt_i32 X, 1` and `s_cbranch_scc1`; in every launch X is found to be what
-    the kind says how often its K loop passes.
-    """
-    code, never = original(kind).instructions, never_executed(kind)
-    into = [
-        pc
-        for pc, instruction in enumerate(code)
-        if not never[pc] and any(never[at] for at in emulator_mutants.successors(code, pc))
-    ]
-    passes = KINDS[kind].passes
-    for branch in into:
-        assert passes is not None, f"{kind}: no size executes what follows pc {branch}"
-        for size, launch in zip(KINDS[kind].sizes, launches(kind), strict=False):
-            counted = emulator_mutants.skipped_passes(code, branch)
-            assert counted is not None, f"{kind}: pc {branch} skips no loop"
-            compared, register = counted
-            seen = set()
-
-            def look(wave, pc, compared=compared, register=register, seen=seen):
-                if pc == compared:
-                    seen.add(wave.scalar(register))
-
-            launch.outcome(original(kind), SEEDS[0], look)
-            assert seen == {passes(size)}, f"{kind}: pc {branch} compares {seen}"
-    return frozenset(into)
-
-
-@functools.cache
 def original(kind: str) -> emulator.Kernel:
     return emulator.Machine("gfx1250").load(launches(kind)[0].kernel.assembly)
 
@@ -106,6 +75,42 @@ def failure(kind: str, mutant: emulator_mutants.Mutant) -> str | None:
 
 def never_executed(kind: str) -> npt.NDArray[np.bool_]:
     return ~np.any([executed for _, _, executed in runs(kind)], axis=0)
+
+
+def _values(kind: str, launch: gfx1250_launches.Launch, pc: int, register: int) -> set[int]:
+    """Return what a scalar register holds where an instruction is executed."""
+    seen = set()
+
+    def look(wave, at: int) -> None:
+        if at == pc:
+            seen.add(wave.scalar(register))
+
+    launch.outcome(original(kind), SEEDS[0], look)
+    return seen
+
+
+@functools.cache
+def impossible_branches(kind: str) -> frozenset[int]:
+    """Return the branches into code that no run executes, each seen to skip a loop without passes,
+    in a kernel that is launched for no such loop.
+
+    Such a branch is `s_cmp_lt_i32 X, 1` and `s_cbranch_scc1`; in every launch X is found to be what
+    the kind says how often its K loop passes.
+    """
+    code, never = original(kind).instructions, never_executed(kind)
+    into = [
+        pc
+        for pc in np.flatnonzero(~never).tolist()
+        if any(never[at] for at in emulator_mutants.successors(code, pc))
+    ]
+    passes = KINDS[kind].passes
+    for branch in into:
+        assert passes is not None, f"{kind}: no size executes what follows pc {branch}"
+        counted = emulator_mutants.skipped_passes(code, branch)
+        assert counted is not None, f"{kind}: pc {branch} skips no loop"
+        for size, launch in zip(KINDS[kind].sizes, launches(kind), strict=False):
+            assert _values(kind, launch, *counted) == {passes(size)}
+    return frozenset(into)
 
 
 def verdict(kind: str, mutant: emulator_mutants.Mutant) -> str:
