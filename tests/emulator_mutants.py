@@ -7,12 +7,12 @@ exchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import emulator_translations
 from emulator_translations import registers
-from mxgemm.emulator.instruction import Instruction, Role
+from mxgemm.emulator.instruction import Instruction, Kind, Role
 
 COUNTED_WAIT = re.compile(
     r"^\ts_wait_(?P<counter>dscnt|tensorcnt|kmcnt|loadcnt|storecnt|xcnt|alu) (?P<value>.*)$"
@@ -26,12 +26,15 @@ SHIFTS = (4, 16)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: its kind, the instruction it is at, what was there, and the changed file."""
+    """One change: its kind, the instruction it is at, what was there, the changed file, and all
+    the instructions that it changes.
+    """
 
     kind: str
     pc: int
     line: str
     text: str
+    changed: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -58,9 +61,9 @@ class _Source:
 
     lines: list[str]
 
-    def change(self, kind: str, n: int, pc: int, new: Mapping[int, str]) -> Mutant:
+    def change(self, kind: str, n: int, pc: int, new: Mapping[int, str], *more: int) -> Mutant:
         text = "\n".join(new.get(at, line) for at, line in enumerate(self.lines))
-        return Mutant(kind, pc, self.lines[n].strip(), text + "\n")
+        return Mutant(kind, pc, self.lines[n].strip(), text + "\n", (pc, *more))
 
 
 _NOP = "\ts_nop 0"
@@ -98,8 +101,8 @@ def mutants(text: str, symbol: str) -> Iterator[Mutant]:
         yield from _changes(source, n, pc)
     signals = [(n, pc) for n, pc in code if SIGNAL.match(source.lines[n])]
     waits = [(n, pc) for n, pc in code if WAIT.match(source.lines[n])]
-    for (n, pc), (other, _) in zip(signals, waits, strict=True):
-        yield source.change("no-barrier", n, pc, {n: _NOP, other: _NOP})
+    for (n, pc), (other, other_pc) in zip(signals, waits, strict=True):
+        yield source.change("no-barrier", n, pc, {n: _NOP, other: _NOP}, other_pc)
 
 
 # ---------------------------------------------------------------------------------------- redundant
@@ -114,6 +117,7 @@ _COUNTED = {
         "ds_",
     ),  # memory instructions that have not read their registers; LDS only, see _memory_reads
 }
+KEEP_SCC = ("s_mov_b", "s_set_vgpr_msb", "s_delay_alu", "s_nop", "s_wait_", "v_")
 _MANY = 64  # more than any counter holds
 _NO_RESULT_WAIT, _NO_READ_WAIT = 15, 7
 
@@ -130,6 +134,47 @@ def successors(code: Code, pc: int) -> list[int]:
     if (target := code[pc].target) is not None:
         following.append(target)
     return [f for f in following if f < len(code)]
+
+
+def reachable(code: Code) -> set[int]:
+    """Return the instructions that some path leads to."""
+    found, pending = {0}, [0]
+    while pending:
+        new = set(successors(code, pending.pop())) - found
+        found |= new
+        pending += new
+    return found
+
+
+def as_nothing(code: Code, pcs: Collection[int]) -> Code:
+    """Return the code with instructions at `pcs` that do nothing, as branches that are never taken
+    do.
+    """
+    return [
+        replace(i, name="s_nop", operands=(), target=None, text="") if pc in pcs else i
+        for pc, i in enumerate(code)
+    ]
+
+
+def skipped_passes(code: Code, branch: int) -> tuple[int, int] | None:
+    """Return the pc of the comparison that a branch around a loop depends on, and the scalar
+    register that holds the number of passes; None if the branch is not taken exactly for less
+    than one.
+    """
+    if code[branch].name != "s_cbranch_scc1":
+        return None
+    entered = {i.target for i in code}
+    for pc in range(branch - 1, -1, -1):
+        name, operands = code[pc].name, code[pc].operands
+        if pc + 1 in entered or code[pc].target is not None:
+            return None
+        if name == "s_cmp_lt_i32":
+            passes, least = operands
+            counts = passes.kind is Kind.SCALAR and least.kind is Kind.CONSTANT
+            return (pc, passes.index) if counts and least.value == 1 else None
+        if not name.startswith(KEEP_SCC):
+            return None
+    return None
 
 
 def waited_for(instruction: Instruction, counter: str) -> int | None:

@@ -5,6 +5,7 @@ with another listing.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from backends.gfx1250_kernels import AITER, LARGE, MEDIUM, PLAIN, SMALL, TILED, 
 from mxgemm import emulator
 from mxgemm.backends.base import Accumulation
 from mxgemm.backends.flydsl_gfx1250 import FlyDSLGfx1250, cost, launch, places
-from mxgemm.backends.flydsl_gfx1250.config import TileConfig
+from mxgemm.backends.flydsl_gfx1250.config import TILE_K, TileConfig
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import IDENTITY, NO_ARGS, Activation, Epilogue, EpilogueArgs
 from mxgemm.errors import MXError
@@ -25,6 +26,8 @@ BACKEND = FlyDSLGfx1250()
 DEVICE = DeviceSpec.parse("gfx1250:emulated")
 POISON = 0xFF
 """A byte of NaN in every output dtype."""
+ROWS_ARGUMENT, WALK_TILES_ARGUMENT = 16, 21
+"""Positions of the GEMM kernel's `m` and `walk_tiles`."""
 FORWARD = Epilogue(
     has_alpha=True,
     bias=torch.bfloat16,
@@ -52,9 +55,9 @@ class Launch:
     written: tuple[torch.Tensor, ...]
     right: tuple[torch.Tensor, ...]
 
-    def with_number(self, position: int, number: int) -> "Launch":
-        """Return the launch with another number for one argument; right is what the kernel does."""
-        values = (*self.values[:position], number, *self.values[position + 1 :])
+    def without(self, positions: Sequence[int]) -> "Launch":
+        """Return the launch with 0 for some arguments; right is what the kernel does."""
+        values = tuple(0 if at in positions else v for at, v in enumerate(self.values))
         for storage in self.written:
             storage.fill_(POISON)
         places.EmulatedPlace(places.Emulation()).run(self.kernel, self.grid, values)
@@ -63,7 +66,23 @@ class Launch:
 
     def failure(self, code: emulator.Kernel, seed: int) -> str | None:
         """Return what is wrong with `code` in the place of the kernel, None for nothing."""
+        return self.outcome(code, seed)[0]
+
+    def counters(self, code: emulator.Kernel, seed: int) -> emulator.Counters:
+        """Return what a run that fails in nothing counts."""
+        failure, counters = self.outcome(code, seed)
+        assert failure is None
+        assert counters is not None
+        return counters
+
+    def outcome(
+        self, code: emulator.Kernel, seed: int, hook: Callable[[Any, int], None] | None = None
+    ) -> tuple[str | None, emulator.Counters | None]:
+        """Return what is wrong with `code` in the place of the kernel, None for nothing, and what a
+        run to the end counts; `hook` sees every instruction.
+        """
         machine = emulator.Machine("gfx1250")
+        machine.hook("instruction", hook)
         storages = {_bytes(v).data_ptr(): _bytes(v) for v in self.values if _is_tensor(v)}
         for address, storage in storages.items():
             machine.memory.map(address, buffer=storage.numpy())
@@ -72,17 +91,17 @@ class Launch:
         numbers = [v.data_ptr() if _is_tensor(v) else v or 0 for v in self.values]
         block = (self.kernel.threads, 1, 1)
         try:
-            machine.launch(
+            result = machine.launch(
                 self.grid, block, numbers, self.kernel.lds_bytes, kernel=code, seed=seed, threads=1
             )
         except (emulator.EmulatorError, MXError) as error:
-            return type(error).__name__
+            return type(error).__name__, None
         finally:
             left = [storage.clone() for storage in self.written]
             for storage, right in zip(self.written, self.right, strict=True):
                 storage.copy_(right)
         same = all(torch.equal(*pair) for pair in zip(left, self.right, strict=True))
-        return None if same else "wrong values"
+        return None if same else "wrong values", result.counters
 
 
 def _is_tensor(value: places.Value) -> bool:
@@ -187,14 +206,17 @@ class Kind:
         symbol: how the kernel's name begins.
         launches: the launches, by size.
         sizes: sizes that lead through all of its code.
-        counts: positions of arguments that say how many parts or rows there are; a further launch
-            for each has none, which the backend does not ask for but the code provides for.
+        counts: positions of arguments that say how many parts, tiles or rows there are; a further
+            launch for each has none, which the backend does not ask for but the code provides for.
+        passes: passes of the K loop in the launch of a size, where the backend launches no kernel
+            of this kind without one; None elsewhere.
     """
 
     symbol: str
     launches: Callable[[int], list[Launch]]
     sizes: tuple[int, ...]
-    counts: tuple[int, ...] = ()
+    counts: tuple[tuple[int, ...], ...] = ()
+    passes: Callable[[int], int] | None = None
 
     def all(self) -> list[Launch]:
         """Return this kernel's launches, one a size and those of no parts."""
@@ -206,32 +228,39 @@ class Kind:
         ]
         assert len(found) == len(self.sizes)
         assert all(each.kernel == found[0].kernel for each in found)
-        return [*found, *(found[0].with_number(position, 0) for position in self.counts)]
+        return [*found, *(found[0].without(positions) for positions in self.counts)]
 
 
-def _gemm(tile: TileConfig, *, sizes: tuple[int, ...] = (17, 18, 2, 1), **options) -> Kind:
+def _gemm(tile: TileConfig, *, sizes: tuple[int, ...] | None = None, **options) -> Kind:
     """One workgroup of a GEMM; a size is the number of K tiles.
 
-    The drain has one path for even and one for odd numbers, each with and without a steady state
-    before it.
+    The drain has one path for even and one for odd numbers of stages, each with and without a
+    steady state before it; a last stage of two K tiles is whole or half.
     """
+    sizes = sizes or ((17, 18, 2, 1) if tile.stage_tiles == 1 else (17, 20, 18, 19, 4, 3, 2, 1))
     make = functools.partial(product, tile.tile_m, tile.tile_n, tile=tile, **options)
     return Kind("mxfp4_gemm", make, sizes)
 
 
 def _walk(**options) -> Kind:
     """One workgroup that walks over three output tiles; a size is the number of K tiles, even and
-    odd, with a last scale group of eight and of two.
+    odd, with a last scale group of eight and of two. No rows and no output tiles are more launches.
     """
     make = functools.partial(product, 256, 768, tile=LARGE, walk_columns=1, **options)
-    return Kind("mxfp4_gemm", make, (16, 11, 10))
+    counts = ((ROWS_ARGUMENT, WALK_TILES_ARGUMENT),)
+    return Kind("mxfp4_gemm", make, (16, 11, 10), counts, passes=_passes_of_walk)
+
+
+def _passes_of_walk(k_tiles: int) -> int:
+    assert cost.can_walk(k_tiles * TILE_K)
+    return (k_tiles - 1) // 2
 
 
 def _split_sum(out_dtype: torch.dtype, epilogue: Epilogue) -> Kind:
     """Parts of eight K tiles: two, four and five of them, around the four that a pass adds."""
     options = {"tile": SMALL, "out_dtype": out_dtype, "epilogue": epilogue, "split_tiles": 8}
     make = functools.partial(product, 70, 300, **options)
-    return Kind("mxfp4_split_sum", make, (9, 32, 37), counts=(9, 11))
+    return Kind("mxfp4_split_sum", make, (9, 32, 37), counts=((9,), (11,)))
 
 
 def _backward_of_rows(m: int) -> list[Launch]:
@@ -245,12 +274,12 @@ KINDS = {
     "small-plain-bf16": _gemm(SMALL, out_dtype=torch.bfloat16),
     "large-forward-bf16": _gemm(LARGE, out_dtype=torch.bfloat16, epilogue=FORWARD),
     "small-backward-f16": _gemm(SMALL, out_dtype=torch.float16, epilogue=BACKWARD),
-    "small-split-f32": _gemm(SMALL, sizes=(31, 18, 17), split_tiles=16),
+    "small-split-f32": _gemm(SMALL, sizes=(31, 21, 20, 19, 18, 17), split_tiles=16),
     "walk-plain-f32": _walk(),
     "walk-tiled-bf16": _walk(layouts=(TILED, TILED), out_dtype=torch.bfloat16),
     "split-sum-forward-bf16": _split_sum(torch.bfloat16, FORWARD),
     "split-sum-backward-f16": _split_sum(torch.float16, BACKWARD),
-    "bias-grad-sum": Kind("mxfp4_bias_grad_sum", _backward_of_rows, (70, 256, 326), counts=(3,)),
+    "bias-grad-sum": Kind("mxfp4_bias_grad_sum", _backward_of_rows, (70, 256, 326), counts=((3,),)),
     "reorder-codes": Kind("mxfp4_reorder_codes", reorder, (9, 4)),
     "reorder-scales": Kind("mxfp4_reorder_scales", reorder, (9, 4)),
 }

@@ -1,5 +1,6 @@
 """Every wait and barrier of every kind of kernel is needed: with one removed, a run in the emulator
-fails, unless the removed wait is proven to wait for nothing.
+fails, unless the removed wait is proven to change nothing. The sizes of a kind lead through all of
+its code; a removal that no run comes to is an error.
 
 The verdict on every mutant is in docs/measurements/gfx1250_mutants.tsv; `PYTHONPATH=src:tests
 python tests/backends/test_flydsl_gfx1250_mutants.py [KIND ...]` rewrites it, or those kinds' part.
@@ -9,8 +10,11 @@ import functools
 import multiprocessing
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 import emulator_mutants
@@ -18,7 +22,8 @@ from backends.gfx1250_kernels import needs_compiler
 
 emulator = pytest.importorskip("mxgemm.emulator")
 
-from backends import gfx1250_launches  # noqa: E402  (needs the emulator)
+from backends import gfx1250_footprints as footprints  # noqa: E402  (needs the emulator)
+from backends import gfx1250_launches  # noqa: E402
 
 pytestmark = [pytest.mark.emulated, needs_compiler]
 
@@ -42,18 +47,90 @@ def mutants(kind: str) -> list[emulator_mutants.Mutant]:
     return [mutant for mutant in found if mutant.kind.startswith("no-")]
 
 
-def failure(kind: str, text: str) -> str | None:
-    """Return what the first failing run of a listing reports, None if all are right."""
-    code = emulator.Machine("gfx1250").load(text)
-    runs = ((launch, seed) for seed in SEEDS for launch in launches(kind))
-    return next((f for launch, seed in runs if (f := launch.failure(code, seed))), None)
+@functools.cache
+def original(kind: str) -> emulator.Kernel:
+    return emulator.Machine("gfx1250").load(launches(kind)[0].kernel.assembly)
+
+
+@functools.cache
+def runs(kind: str) -> list[tuple[gfx1250_launches.Launch, int, npt.NDArray[np.bool_]]]:
+    """Return every launch with every seed, and which instructions the kernel itself executes."""
+    return [
+        (launch, seed, launch.counters(original(kind), seed).executed > 0)
+        for seed in SEEDS
+        for launch in launches(kind)
+    ]
+
+
+def failure(kind: str, mutant: emulator_mutants.Mutant) -> str | None:
+    """Return what the first failing run reports, None if all are right.
+
+    Up to the first instruction that is changed a mutant does what the kernel does, so that a run
+    that comes to none of them says nothing.
+    """
+    code = emulator.Machine("gfx1250").load(mutant.text)
+    reaching = (run for run in runs(kind) if run[2][list(mutant.changed)].any())
+    return next((f for launch, seed, _ in reaching if (f := launch.failure(code, seed))), None)
+
+
+def never_executed(kind: str) -> npt.NDArray[np.bool_]:
+    return ~np.any([executed for _, _, executed in runs(kind)], axis=0)
+
+
+def _values(kind: str, launch: gfx1250_launches.Launch, pc: int, register: int) -> set[int]:
+    """Return what a scalar register holds where an instruction is executed."""
+    seen = set()
+
+    def look(wave, at: int) -> None:
+        if at == pc:
+            seen.add(wave.scalar(register))
+
+    launch.outcome(original(kind), SEEDS[0], look)
+    return seen
+
+
+@functools.cache
+def impossible_branches(kind: str) -> frozenset[int]:
+    """Return the branches into code that no run executes, each seen to skip a loop without passes,
+    in a kernel that is launched for no such loop.
+
+    Such a branch is `s_cmp_lt_i32 X, 1` and `s_cbranch_scc1`; in every launch X is found to be what
+    the kind says how often its K loop passes.
+    """
+    code, never = original(kind).instructions, never_executed(kind)
+    into = [
+        pc
+        for pc in np.flatnonzero(~never).tolist()
+        if any(never[at] for at in emulator_mutants.successors(code, pc))
+    ]
+    passes = KINDS[kind].passes
+    for branch in into:
+        assert passes is not None, f"{kind}: no size executes what follows pc {branch}"
+        counted = emulator_mutants.skipped_passes(code, branch)
+        assert counted is not None, f"{kind}: pc {branch} skips no loop"
+        for size, launch in zip(KINDS[kind].sizes, launches(kind), strict=False):
+            assert _values(kind, launch, *counted) == {passes(size)}
+    return frozenset(into)
 
 
 def verdict(kind: str, mutant: emulator_mutants.Mutant) -> str:
-    if caught := failure(kind, mutant.text):
+    """Return how a mutant fails, what proves that it changes nothing, or that it is missed.
+
+    Raises AssertionError where no run executes what it changes, unless the kernel cannot either.
+    """
+    code, skipped = original(kind).instructions, impossible_branches(kind)
+    if never_executed(kind)[list(mutant.changed)].any():
+        feasible = emulator_mutants.as_nothing(code, skipped)
+        reachable = emulator_mutants.reachable(feasible)
+        assert not reachable & set(mutant.changed), f"{kind}: no size executes {mutant.name}"
+    elif caught := failure(kind, mutant):
         return caught
-    original = emulator.Machine("gfx1250").load(launches(kind)[0].kernel.assembly)
-    proof = emulator_mutants.why_redundant(original.instructions, mutant)
+    proof = emulator_mutants.why_redundant(code, mutant)
+    if proof is None and skipped:
+        proof = emulator_mutants.why_redundant(emulator_mutants.as_nothing(code, skipped), mutant)
+    if proof is None and mutant.kind == "no-barrier-wait":
+        apart = footprints.last_copies_are_apart
+        proof = apart.__name__ if apart(original(kind), mutant.pc, launches(kind)) else None
     return f"redundant: {proof}" if proof else MISSED
 
 
@@ -64,9 +141,26 @@ def missed(kind: str, found: list[emulator_mutants.Mutant]) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_unchanged_kernel_is_right_and_every_wait_has_its_mutant(kind):
     assembly = launches(kind)[0].kernel.assembly
-    assert failure(kind, assembly) is None
+    assert runs(kind)
     waits = re.findall(r"^\ts_(?:wait|barrier)_\w+", assembly, re.MULTILINE)
     assert len(waits) == sum(m.kind != "no-barrier" for m in mutants(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_lead_through_all_code_that_can_be_executed(kind):
+    never = set(np.flatnonzero(never_executed(kind)).tolist())
+    feasible = emulator_mutants.as_nothing(original(kind).instructions, impossible_branches(kind))
+    assert not never & emulator_mutants.reachable(feasible)
+
+
+def test_mutant_that_no_size_executes_is_an_error(monkeypatch):
+    shipped = "small-plain-bf16"
+    odd_numbers_of_stages = replace(KINDS[shipped], sizes=(17, 18, 2, 1))
+    monkeypatch.setitem(KINDS, "too few sizes", odd_numbers_of_stages)
+    never = never_executed("too few sizes")
+    lost = next(mutant for mutant in mutants(shipped) if never[mutant.pc])
+    with pytest.raises(AssertionError, match="no size executes"):
+        verdict("too few sizes", lost)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,6 +172,13 @@ def test_sampled_waits_and_barriers_are_needed(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_wait_and_barrier_is_needed(kind):
     assert missed(kind, mutants(kind)) == []
+
+
+def test_report_misses_none():
+    head, *lines = REPORT.read_text().splitlines()
+    assert head == HEADER
+    assert {line.split("\t")[0] for line in lines} == set(KINDS)
+    assert [line for line in lines if line.endswith(f"\t{MISSED}")] == []
 
 
 @pytest.mark.slow
