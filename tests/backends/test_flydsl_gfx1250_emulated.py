@@ -39,8 +39,12 @@ KERNELS = (
     (LARGE, TILED, TILED, torch.bfloat16),
     (MEDIUM, WORDS, AITER, torch.float16),
     (SMALL, PLAIN, PLAIN, torch.bfloat16),
+    (MEDIUM, PLAIN, PLAIN, torch.bfloat16),
+    (MEDIUM, PLAIN, TILED, torch.bfloat16),
 )
-"""Tile, layouts of A and B, output: the shipped ones of `gfx1250_kernels`."""
+"""Tile, layouts of A and B, output: the shipped ones of `gfx1250_kernels`, and two of 128 rows that
+keep registers in scratch memory at the end of K.
+"""
 
 
 def whole(tile, k: int) -> cost.Choice:

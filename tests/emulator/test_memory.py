@@ -279,6 +279,18 @@ def test_scratch_holds_values_lane_by_lane(count):
     assert all((state.vectors[20 + n] == data[n]).all() for n in range(count))
 
 
+@pytest.mark.parametrize("timing", ["early", "late", "random"])
+def test_scratch_is_read_and_written_in_the_order_of_the_program(timing):
+    """Compilers put no wait between a spill and the load that takes it back."""
+    program = (
+        "scratch_store_b32 off, v1, off offset:4\nscratch_load_b32 v3, off, off offset:4\n"
+        "scratch_store_b32 off, v2, off offset:4\ns_wait_loadcnt 0x0\ns_wait_storecnt 0x0"
+    )
+    first, second = np.arange(32, dtype=np.uint32), np.arange(100, 132, dtype=np.uint32)
+    state = run_wave(program, vectors={1: first, 2: second}, scratch_bytes=24, timing=timing)
+    assert (state.vectors[3] == first).all()
+
+
 def test_scratch_outside_the_kernels_allocation_and_unmodelled_forms():
     with pytest.raises(AccessError, match="scratch access of 4 bytes at 24, a lane has 24"):
         run_wave("scratch_store_b32 off, v0, off offset:24", scratch_bytes=24)

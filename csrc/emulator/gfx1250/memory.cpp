@@ -145,9 +145,12 @@ void global_store(Wave& wave, const Instruction& i) {
 // ------------------------------------------------------------------------------------------------
 // scratch (spills)
 
+// Nobody but its wave sees scratch, and the memory path takes a wave's accesses in order: a load
+// finds what the stores before it wrote, without a wait between. So memory is read and written at
+// issue; what comes late is the loaded registers.
 class ScratchAccess : public AsyncOperation {
  public:
-  void perform(Wave& wave) override {
+  void exchange(Wave& wave) {
     for (u32 rest = exec; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       for (int w = 0; w < words; ++w) {
@@ -155,10 +158,17 @@ class ScratchAccess : public AsyncOperation {
         if (is_store)
           std::memcpy(slot, &data[w][lane], 4);
         else
-          std::memcpy(&wave.vector(first + w)[lane], slot, 4);
+          std::memcpy(&data[w][lane], slot, 4);
       }
     }
-    if (!is_store) wave.mark_vector_written(first, count, exec);
+  }
+  void perform(Wave& wave) override {
+    if (is_store) return;
+    for (u32 rest = exec; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      for (int w = 0; w < words; ++w) wave.vector(first + w)[lane] = data[w][lane];
+    }
+    wave.mark_vector_written(first, count, exec);
   }
   bool is_store = false;
   int words = 0;
@@ -193,6 +203,7 @@ void scratch_load(Wave& wave, const Instruction& i) {
   access->file = Kind::kVector;
   access->first = i.op(0).index;
   access->count = words;
+  access->exchange(wave);
   wave.issue(kLoadCount, access);
 }
 
@@ -202,6 +213,7 @@ void scratch_store(Wave& wave, const Instruction& i) {
   access->is_store = true;
   for (int w = 0; w < words; ++w)
     std::memcpy(access->data[w], wave.vector(i.op(1).index + w), sizeof access->data[0]);
+  access->exchange(wave);
   wave.issue(kStoreCount, access);
 }
 

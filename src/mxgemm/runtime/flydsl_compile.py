@@ -8,11 +8,9 @@ child.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.metadata
 import json
-import os
 import pickle
 import re
 import shutil
@@ -25,6 +23,7 @@ from pathlib import Path
 import mxgemm
 from mxgemm import settings
 from mxgemm.errors import BackendUnavailable
+from mxgemm.runtime import disk_cache
 
 ARCH = "gfx1250"
 VERSIONS = ((0, 4, 2), (0, 6, 0))
@@ -105,30 +104,25 @@ def compile_kernel(builder: str, argument: object, sources: tuple[Path, ...]) ->
     Raises:
         CompilationFailed: FlyDSL or the linker did not succeed.
     """
-    path = _cache_path(builder, argument, sources)
-    if not path.exists():
-        kernel = _compile_in_child(builder, argument)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(_to_text(kernel))
-        partial.replace(path)
-    return _from_text(path.read_text())
+    name = _cache_name(builder, argument, sources)
+    text = disk_cache.cached(
+        "flydsl", name, lambda: _to_bytes(_compile_in_child(builder, argument))
+    )
+    return _from_bytes(text)
 
 
-def _cache_path(builder: str, argument: object, sources: tuple[Path, ...]) -> Path:
+def _cache_name(builder: str, argument: object, sources: tuple[Path, ...]) -> str:
     parts = [builder, repr(argument), str(installed_version()), mxgemm.__version__, str(FORMAT)]
-    digest = hashlib.sha256("\0".join(parts).encode())
-    for source in (Path(__file__), *sources):
-        digest.update(source.read_bytes())
-    return settings.cache_dir() / "flydsl" / f"{digest.hexdigest()[:32]}.json"
+    parts += [source.read_text() for source in (Path(__file__), *sources)]
+    return f"{disk_cache.digest(parts)}.json"
 
 
-def _to_text(kernel: CompiledKernel) -> str:
-    return json.dumps({**asdict(kernel), "code_object": kernel.code_object.hex()})
+def _to_bytes(kernel: CompiledKernel) -> bytes:
+    return json.dumps({**asdict(kernel), "code_object": kernel.code_object.hex()}).encode()
 
 
-def _from_text(text: str) -> CompiledKernel:
-    data = json.loads(text)
+def _from_bytes(content: bytes) -> CompiledKernel:
+    data = json.loads(content)
     data["code_object"] = bytes.fromhex(data["code_object"])
     data["arguments"] = tuple((offset, size) for offset, size in data["arguments"])
     return CompiledKernel(**data)
@@ -156,7 +150,7 @@ def _compile_in_child(builder: str, argument: object) -> CompiledKernel:
         if child.returncode != 0 or not result.exists():
             output = (child.stdout + child.stderr).decode(errors="replace")
             raise CompilationFailed(f"FlyDSL on {builder} for {argument!r}: {output[-2000:]}")
-        return _from_text(result.read_text())
+        return _from_bytes(result.read_bytes())
 
 
 _CHILD = """
@@ -197,7 +191,7 @@ def serve(request: dict[str, object]) -> None:
         argument_bytes=argument_bytes,
         resources=resources,
     )
-    (folder / RESULT).write_text(_to_text(kernel))
+    (folder / RESULT).write_bytes(_to_bytes(kernel))
 
 
 def _metadata(
