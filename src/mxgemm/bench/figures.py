@@ -32,7 +32,10 @@ EXIT_OK, EXIT_ERROR = 0, 2
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
 """Okabe and Ito's palette, which colour-blind readers tell apart."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "+++", "---")
+HATCHES = (
+    "", "///", "...", "xxx", "\\\\\\", "ooo", "+++", "---", "|||", "OO", "**", "//..", "||--"
+)  # fmt: skip
+"""Thirteen, which share no factor with the colours."""
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 """As many as share no factor with the colours, so that the two together repeat late."""
 MAX_PANELS = 6
