@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from operator import attrgetter
 from pathlib import Path
 
 from mxgemm.bench import figures, results, tables
@@ -32,7 +33,7 @@ def computes(rows: list[results.Row]) -> str:
 
 def silent(rows: list[results.Row]) -> str:
     """Return a table of the rows without a time, by reason; a reason's numbers are its first."""
-    key = lambda row: (row.variant, row.stage, row.status)  # noqa: E731
+    key = attrgetter("variant", "stage", "status")
     rest = sorted((row for row in rows if not row.has_time), key=key)
     lines = []
     for (variant, stage, status), group in itertools.groupby(rest, key):

@@ -72,6 +72,12 @@ T subtract_signed(Scc scc, T a, T b) {
   return result;
 }
 
+u32 shift_left_add(Scc scc, u32 a, int shift, u32 b) {
+  const u64 sum = (u64(a) << shift) + b;
+  scc.value = sum >> 32;
+  return u32(sum);
+}
+
 template <class T>
 T bit_field(Scc scc, T value, u32 where) {
   const u32 offset = where & (kBits<T> - 1), width = where >> 16 & 127;
@@ -138,26 +144,10 @@ void add_arithmetic(OperationTable& t) {
   add(t, "s_abs_i32", [](Scc c, i32 a) { return c.nonzero(a < 0 ? i32(-u32(a)) : a); });
   add(t, "s_mulk_i32", [](Scc, i32 k, u32 old) { return old * u32(k); });
   add(t, "s_addk_co_i32", [](Scc c, i32 k, i32 old) { return add_signed(c, old, k); });
-  add(t, "s_lshl1_add_u32", [](Scc c, u32 a, u32 b) {
-    const u64 r = (u64(a) << 1) + b;
-    c.value = r >> 32;
-    return u32(r);
-  });
-  add(t, "s_lshl2_add_u32", [](Scc c, u32 a, u32 b) {
-    const u64 r = (u64(a) << 2) + b;
-    c.value = r >> 32;
-    return u32(r);
-  });
-  add(t, "s_lshl3_add_u32", [](Scc c, u32 a, u32 b) {
-    const u64 r = (u64(a) << 3) + b;
-    c.value = r >> 32;
-    return u32(r);
-  });
-  add(t, "s_lshl4_add_u32", [](Scc c, u32 a, u32 b) {
-    const u64 r = (u64(a) << 4) + b;
-    c.value = r >> 32;
-    return u32(r);
-  });
+  add(t, "s_lshl1_add_u32", [](Scc c, u32 a, u32 b) { return shift_left_add(c, a, 1, b); });
+  add(t, "s_lshl2_add_u32", [](Scc c, u32 a, u32 b) { return shift_left_add(c, a, 2, b); });
+  add(t, "s_lshl3_add_u32", [](Scc c, u32 a, u32 b) { return shift_left_add(c, a, 3, b); });
+  add(t, "s_lshl4_add_u32", [](Scc c, u32 a, u32 b) { return shift_left_add(c, a, 4, b); });
 }
 
 void add_moves(OperationTable& t) {

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from html import escape
+from operator import attrgetter
 from pathlib import Path
 from string import Template
 
@@ -128,7 +129,7 @@ def _speedups(rows: Sequence[Row]) -> str:
 def _not_timed(rows: Sequence[Row]) -> str:
     """Group rows without a time by who and why."""
     silent = [row for row in rows if not row.has_time]
-    key = lambda row: (row.variant, row.stage, row.status, row.reason)  # noqa: E731
+    key = attrgetter("variant", "stage", "status", "reason")
     lines = []
     for (variant, stage, status, reason), group in itertools.groupby(sorted(silent, key=key), key):
         kind = "bad" if status in ("wrong", "failed") else ""

@@ -110,22 +110,20 @@ class Product:
 
     def call(self) -> Call:
         """Return a call that computes D, float32 [M, N] in the graph's memory, and returns it."""
-        ggml, backend, graph = self.ggml, self.backend, self.graph
-        ggml.ggml_backend_cpu_set_n_threads(backend, torch.get_num_threads())
+        ggml = self.ggml
+        ggml.ggml_backend_cpu_set_n_threads(self.backend, torch.get_num_threads())
         count = self.shape[0] * self.shape[1]
         memory = (ctypes.c_float * count).from_address(ggml.ggml_get_data(self.product))
         out = torch.from_numpy(np.ctypeslib.as_array(memory)).view(self.shape)
         out.fill_(float("nan"))
+        # Bound to self, so that the graph's memory lives as long as the call does.
+        return functools.partial(self._compute, out)
 
-        def call() -> torch.Tensor:
-            status = ggml.ggml_backend_graph_compute(backend, graph)
-            if status != ggml.GGML_STATUS_SUCCESS:
-                raise RuntimeError(f"ggml: graph_compute returned {status}")
-            return out
-
-        # The graph's memory lives as long as the call does.
-        call.product = self  # type: ignore[attr-defined]
-        return call
+    def _compute(self, out: torch.Tensor) -> torch.Tensor:
+        status = self.ggml.ggml_backend_graph_compute(self.backend, self.graph)
+        if status != self.ggml.GGML_STATUS_SUCCESS:
+            raise RuntimeError(f"ggml: graph_compute returned {status}")
+        return out
 
     def _context(self) -> Any:
         ggml = self.ggml
