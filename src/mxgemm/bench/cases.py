@@ -27,6 +27,11 @@ from mxgemm.formats import MXFP4
 
 KINDS = ("models", "square", "gemm", "quantize")
 STAGES = ("gemm", "quantize", "relayout", "prepare", "total")
+ANCHOR = "anchor"
+"""The stage of a variant that is nothing but a clock (`anchors`); it is timed wherever it is named,
+and is no step of a product.
+"""
+
 CACHES = ("cold", "warm")
 TIMERS = ("auto", "wall", "events", "graph")
 OUT_DTYPES = ("float32", "bfloat16", "float16")

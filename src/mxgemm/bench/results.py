@@ -45,7 +45,7 @@ class Row:
         variant: who, with form or layout.
         backend: the backend that ran, never another than the variant names; "peer" for peers.
         computes: in which numerics.
-        stage: gemm, quantize, relayout, prepare or total (quantize, relayout and gemm).
+        stage: gemm, quantize, relayout, prepare, total (quantize, relayout and gemm) or anchor.
         status: one of `STATUSES`.
         reason: why not timed, or what a check found.
         plan, layout: how, in the backend's words; how operands were stored.
@@ -281,7 +281,7 @@ def reference_stage(stage: str) -> str:
 
 def _roof_share(row: Row, seconds: float) -> tuple[float | None, str]:
     """Return the roofs' least time for the row over `seconds`, and which roof that is."""
-    if not row.roofs:
+    if not row.roofs or not (row.flops or row.bytes_moved):
         return None, ""
     matrix = row.flops / (max(row.roofs["tflops"].values()) * 1e12)
     memory = row.bytes_moved / (max(row.roofs["gbps"].values()) * 1e9)

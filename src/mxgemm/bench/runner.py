@@ -20,7 +20,7 @@ import torch
 
 from mxgemm import devices
 from mxgemm.bench import environment, error_bound, operands, roofs, timing, variants
-from mxgemm.bench.cases import TORCH, TORCH_BASELINES, Case, Suite
+from mxgemm.bench.cases import ANCHOR, TORCH, TORCH_BASELINES, Case, Suite
 from mxgemm.bench.errors import BenchError, Unavailable
 from mxgemm.bench.results import (
     FAILED,
@@ -197,7 +197,7 @@ class Runner:
 
     def _stages(self, variant: Variant, case: Case) -> tuple[str, ...]:
         wanted = self.suite.stages if not case.is_quantize else ("quantize",)
-        return tuple(stage for stage in variant.stages(case) if stage in wanted)
+        return tuple(stage for stage in variant.stages(case) if stage in (*wanted, ANCHOR))
 
     def _keys(self, case: Case) -> set[tuple[str, str, str]]:
         keys = {

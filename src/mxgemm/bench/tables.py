@@ -15,8 +15,9 @@ def row_line(row: Row) -> str:
     head = f"{row.case}  {row.variant} [{row.stage}]"
     if row.median_ms is None:
         return f"{head}  {row.status}: {row.reason}"
-    rate = f"{row.tflops:.3g} TFLOP/s" if row.tflops else f"{row.gbps or 0:.3g} GB/s"
-    parts = [f"{milliseconds(row)}", rate]
+    parts = [milliseconds(row)]
+    if row.tflops or row.gbps:
+        parts.append(f"{row.tflops:.3g} TFLOP/s" if row.tflops else f"{row.gbps:.3g} GB/s")
     if row.speedup is not None and row.variant != row.baseline:
         parts.append(f"{row.speedup:.3g}x {row.baseline}")
     if row.roof_share is not None:

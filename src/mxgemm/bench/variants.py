@@ -4,7 +4,7 @@
     <backend>/prepared           B in the backend's own form, made once
     <backend>/<layout>           both operands in that layout of codes or of scales
     <backend>/<codes>+<scales>   both operands in those two layouts
-    <peer>                       see `mxgemm.bench.peers` and `mxgemm.bench.quantizers`
+    <peer>, <anchor>             see `mxgemm.bench.peers`, `.quantizers` and `.anchors`
 
 A variant gives `Work` for one stage of one case, or raises the reason why not. A backend is asked
 by name, so that it is never replaced by another.
@@ -194,17 +194,18 @@ def get(name: str) -> Variant:
     Raises:
         SuiteError: neither a peer, nor a quantizer, nor a backend with a known form.
     """
+    from mxgemm.bench.anchors import ANCHORS
     from mxgemm.bench.peers import PEERS
     from mxgemm.bench.quantizers import QUANTIZERS
 
-    for registry in (PEERS, QUANTIZERS):
+    for registry in (PEERS, QUANTIZERS, ANCHORS):
         if name in registry:
             return registry[name]
     backend, _, form = name.partition("/")
     known = [b.name for b in dispatch.BACKENDS]
     if backend not in known:
         raise SuiteError(
-            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS])}, or one of the backends "
+            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS, *ANCHORS])}, or one of the backends "
             f"{', '.join(known)} with /prepared or /<layout> or without, got {name!r}"
         )
     return BackendVariant(backend, form)
