@@ -3,9 +3,9 @@
     python benchmarks/noise_band.py --repeats 20 -o folder
     python benchmarks/noise_band.py --repeats 20 --device cuda -o folder
 
-Each repeat is one run of a small suite that also times exact copies and slowed copies of a variant.
-On a CPU every visit of a run is a process of its own, because where code and buffers lie in memory
-shifts a ratio for as long as a process lives; on CUDA every run is. Then every run is compared with
+Each repeat is one run, a process of its own, of a small suite that also times exact copies and
+slowed copies of a variant. On a CPU every visit of a run is forked from it, because where buffers
+lie in memory shifts a ratio for as long as a process lives. Then every run is compared with
 the one before it (false alarms), with the slowed copy put in the place of the original (10 % across
 runs), and within itself (5 %). Runs that are in the folder already are kept, so that the script may
 be stopped.
@@ -15,21 +15,24 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
+import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from mxgemm.bench import cases, compare, environment, results, roofs, spread, variants
+from mxgemm.bench.anchors import FROZEN
 from mxgemm.bench.cases import ANCHOR
 from mxgemm.bench.peers import PEERS
 from mxgemm.bench.runner import Runner
 from mxgemm.bench.variants import Call, Variant, Work
+from mxgemm.runtime import native_cpu
 
 CPU = {
     "suite": {
@@ -37,9 +40,9 @@ CPU = {
         "cache": "warm",
         "baseline": "torch_fp32",
         "variants": ["native_cpu", "multiply_loop", "read_loop"],
-        "warm_up_seconds": 0.02,
-        "sample_seconds": 0.002,
-        "seconds_per_case": 0.3,
+        "warm_up_seconds": 0.01,
+        "sample_seconds": 0.0005,
+        "seconds_per_case": 0.4,
         "rounds": [9, 60],
         "max_call_seconds": 1.0,
     },
@@ -67,7 +70,7 @@ CUDA = {
 }
 SUITES = {"cpu": CPU, "cuda": CUDA}
 COPIES = {"copy": 1.0, "slowed_5": 1.05, "slowed_10": 1.10}
-SPIN_CYCLES = 10_000_000
+SPANS, SPIN_CYCLES = 9, 150_000
 
 
 class Slowed(Variant):
@@ -103,43 +106,69 @@ def slowed_on_cpu(call: Call, factor: float) -> Call:
 
 
 def slowed_on_cuda(call: Call, factor: float) -> Call:
-    """Return a call followed by a kernel that does nothing for as long as it takes to make both
-    last `factor` times the work; its cycles are set twice, as the clock depends on the load.
+    """Return a call followed by a kernel that does nothing for the rest of `factor` times the
+    work's own time; its rate is taken between calls, as the clock depends on the load.
     """
-    alone = cuda_seconds(call)
-    cycles = (factor - 1) * alone * SPIN_CYCLES / cuda_seconds(lambda: torch.cuda._sleep(SPIN_CYCLES))
+    spans = []
+    for _ in range(SPANS):
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        marks[0].record()
+        call()
+        marks[1].record()
+        torch.cuda._sleep(SPIN_CYCLES)
+        marks[2].record()
+        spans.append(marks)
+    torch.cuda.synchronize()
+    work, spin = (
+        statistics.median(marks[i].elapsed_time(marks[i + 1]) for marks in spans) for i in (0, 1)
+    )
+    cycles = round((factor - 1) * work / spin * SPIN_CYCLES)
 
     def slowed():
         result = call()
-        torch.cuda._sleep(round(cycles))
+        torch.cuda._sleep(cycles)
         return result
 
-    for _ in range(2):
-        added = cuda_seconds(slowed) - cuda_seconds(call)
-        cycles *= (factor - 1) * cuda_seconds(call) / added
     return slowed
 
 
-def cuda_seconds(call: Callable[[], object]) -> float:
-    """Return the median seconds of a few calls in a row."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(10)]
-    call()
-    for mark in marks:
-        mark.record()
-        call()
-    torch.cuda.synchronize()
-    return statistics.median(x.elapsed_time(y) for x, y in itertools.pairwise(marks)) / 1e3
+def frozen(folder: Path) -> list[str]:
+    """Return the anchors that need a file: this build's compiled module as the folder keeps it."""
+    try:
+        built = Path(native_cpu.module().__file__)
+    except ImportError:
+        return []
+    kept = folder / built.name
+    if not kept.exists():
+        shutil.copyfile(built, kept)
+    return [f"{FROZEN}{kept}"]
+
+
+def make_run(path: Path, visits: int, device: str, subject: str) -> None:
+    """Make the visits of one run that are not there yet."""
+    if device == "cuda":
+        visit_until(path, visits, device, subject)
+        return
+    for count in range(1, visits + 1):
+        child = multiprocessing.get_context("fork").Process(
+            target=visit_until, args=(path, count, device, subject)
+        )
+        child.start()
+        child.join()
+        if child.exitcode:
+            sys.exit(child.exitcode)
 
 
 def visit_until(path: Path, visits: int, device: str, subject: str) -> None:
     """Make the run's visits up to that many, with the copies, and append their rows."""
     suite = cases.parse(SUITES[device], "noise_band")
+    anchors = frozen(path.parent) if device == "cpu" else []
     for name, factor in COPIES.items():
         PEERS[name] = Slowed(variants.get(subject), name, factor)
     # Nothing here is compared with a roof or a clock rate.
     roofs.measure = lambda device, clock: roofs.Roofs({"none": 1.0}, {"float32": 1.0})
     environment.clocks = lambda device: {}
-    names = dict.fromkeys((suite.baseline, *suite.variants, subject, *COPIES))
+    names = dict.fromkeys((suite.baseline, *suite.variants, *anchors, subject, *COPIES))
     suite = replace(suite, variants=tuple(names), visits=visits)
     writer = results.RowWriter(path)
     done = writer.open(resume=True)
@@ -234,11 +263,11 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--judge", type=Path, nargs="*", help="judge these folders, run nothing")
-    parser.add_argument("--one", nargs=2, metavar=("PATH", "VISITS"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.subject = args.subject or SUITES[args.device]["suite"]["variants"][0]
     if args.one:
-        visit_until(Path(args.one[0]), int(args.one[1]), args.device, args.subject)
+        make_run(args.one, args.visits, args.device, args.subject)
         return
     if not args.judge:
         make(args)
@@ -247,19 +276,15 @@ def main() -> None:
 
 
 def make(args: argparse.Namespace) -> None:
-    """Make the visits that are not in the folder yet, as long as the time limit lets."""
+    """Make the runs that are not in the folder yet, as long as the time limit lets."""
     begun = time.monotonic()
     args.output.mkdir(parents=True, exist_ok=True)
-    paths = [args.output / f"run_{index:02}.jsonl" for index in range(args.repeats + 1)]
-    steps = [args.visits] if args.device == "cuda" else range(1, args.visits + 1)
-    for path, visits in itertools.product(paths, steps):
-        done = results.read(path).written if path.exists() else ()
-        if len({row.visit for row in done}) >= visits:
-            continue
+    same = ["--subject", args.subject, "--device", args.device, "--visits", str(args.visits)]
+    for index in range(args.repeats + 1):
         if time.monotonic() - begun > args.time_limit:
             break
-        one = ["--subject", args.subject, "--device", args.device, "--one", str(path), str(visits)]
-        command = [sys.executable, __file__, "-o", str(args.output), *one]
+        path = args.output / f"run_{index:02}.jsonl"
+        command = [sys.executable, __file__, "-o", str(args.output), *same, "--one", str(path)]
         subprocess.run(command, check=True)  # noqa: S603
 
 

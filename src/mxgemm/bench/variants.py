@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -192,20 +193,22 @@ def get(name: str) -> Variant:
     """Return the variant that a suite or a command line names.
 
     Raises:
-        SuiteError: neither a peer, nor a quantizer, nor a backend with a known form.
+        SuiteError: neither a peer, a quantizer or an anchor, nor a backend with a known form.
     """
-    from mxgemm.bench.anchors import ANCHORS
+    from mxgemm.bench.anchors import FROZEN, LOOPS, FrozenBuild
     from mxgemm.bench.peers import PEERS
     from mxgemm.bench.quantizers import QUANTIZERS
 
-    for registry in (PEERS, QUANTIZERS, ANCHORS):
+    if name.startswith(FROZEN):
+        return FrozenBuild(Path(name.removeprefix(FROZEN)))
+    for registry in (PEERS, QUANTIZERS, LOOPS):
         if name in registry:
             return registry[name]
     backend, _, form = name.partition("/")
     known = [b.name for b in dispatch.BACKENDS]
     if backend not in known:
         raise SuiteError(
-            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS, *ANCHORS])}, or one of the backends "
+            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS, *LOOPS])}, or one of the backends "
             f"{', '.join(known)} with /prepared or /<layout> or without, got {name!r}"
         )
     return BackendVariant(backend, form)
