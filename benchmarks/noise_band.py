@@ -3,9 +3,10 @@
     python benchmarks/noise_band.py --repeats 20 -o folder
     python benchmarks/noise_band.py --repeats 20 --device cuda -o folder
 
-Each repeat is one run, a process of its own, of a small suite that also times exact copies and
-slowed copies of a variant. On a CPU every visit of a run is forked from it, because where buffers
-lie in memory shifts a ratio for as long as a process lives. Then every run is compared with
+Each repeat is one run of a small suite that also times exact copies and slowed copies of a variant.
+On a CPU a run is a process of its own and every visit is forked from it, because where code and
+buffers lie in memory shifts a ratio for as long as a process lives; on CUDA every run is forked.
+Then every run is compared with
 the one before it (false alarms), with the slowed copy put in the place of the original (10 % across
 runs), and within itself (5 %). Runs that are in the folder already are kept, so that the script may
 be stopped.
@@ -14,6 +15,7 @@ be stopped.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import multiprocessing
 import shutil
@@ -144,19 +146,14 @@ def frozen(folder: Path) -> list[str]:
     return [f"{FROZEN}{kept}"]
 
 
-def make_run(path: Path, visits: int, device: str, subject: str) -> None:
-    """Make the visits of one run that are not there yet."""
-    if device == "cuda":
-        visit_until(path, visits, device, subject)
-        return
-    for count in range(1, visits + 1):
-        child = multiprocessing.get_context("fork").Process(
-            target=visit_until, args=(path, count, device, subject)
-        )
-        child.start()
-        child.join()
-        if child.exitcode:
-            sys.exit(child.exitcode)
+def forked(path: Path, visits: int, device: str, subject: str) -> None:
+    """Make the run's visits up to that many in a process of their own."""
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=visit_until, args=(path, visits, device, subject))
+    child.start()
+    child.join()
+    if child.exitcode:
+        sys.exit(child.exitcode)
 
 
 def visit_until(path: Path, visits: int, device: str, subject: str) -> None:
@@ -170,9 +167,8 @@ def visit_until(path: Path, visits: int, device: str, subject: str) -> None:
     environment.clocks = lambda device: {}
     names = dict.fromkeys((suite.baseline, *suite.variants, *anchors, subject, *COPIES))
     suite = replace(suite, variants=tuple(names), visits=visits)
-    writer = results.RowWriter(path)
-    done = writer.open(resume=True)
-    Runner(suite).execute(writer, done)
+    with contextlib.closing(results.RowWriter(path)) as writer:
+        Runner(suite).execute(writer, writer.open(resume=True))
 
 
 def plain(rows):
@@ -204,11 +200,12 @@ def judge(chains: list[list], subject: str) -> None:
         )
     for old, new in pairs:
         found = compare.across(plain(old), plain(new))
-        bands = [(m, *found.band(m)) for m in found.means if m.variant == subject]
-        print(
-            "same code:",
-            "; ".join(f"{m:.3f} ({low:.3f} to {high:.3f}) over {c.against}" for c, low, m, high in bands),
-        )
+        print("same code:", "; ".join(mean_text(found, m) for m in found.means))
+
+
+def mean_text(found: compare.Comparison, mean: compare.Change) -> str:
+    low, ratio, high = found.band(mean)
+    return f"{mean.case} {ratio:.3f} ({low:.3f} to {high:.3f}) over {mean.against}"
 
 
 def judge_across(pairs, subject: str, anchor: str | None) -> None:
@@ -267,7 +264,8 @@ def main() -> None:
     args = parser.parse_args()
     args.subject = args.subject or SUITES[args.device]["suite"]["variants"][0]
     if args.one:
-        make_run(args.one, args.visits, args.device, args.subject)
+        for visits in range(1, args.visits + 1):
+            forked(args.one, visits, args.device, args.subject)
         return
     if not args.judge:
         make(args)
@@ -284,6 +282,11 @@ def make(args: argparse.Namespace) -> None:
         if time.monotonic() - begun > args.time_limit:
             break
         path = args.output / f"run_{index:02}.jsonl"
+        if path.exists() and num_visits(results.read(path)) == args.visits:
+            continue
+        if args.device == "cuda":
+            forked(path, args.visits, args.device, args.subject)
+            continue
         command = [sys.executable, __file__, "-o", str(args.output), *same, "--one", str(path)]
         subprocess.run(command, check=True)  # noqa: S603
 
@@ -291,7 +294,11 @@ def make(args: argparse.Namespace) -> None:
 def complete(folder: Path, visits: int) -> list:
     """Return the rows of each run in a folder that has all its visits."""
     files = [results.read_some(path) for path in sorted(folder.glob("run_*.jsonl"))]
-    return [file.rows for file in files if len({row.visit for row in file.written}) == visits]
+    return [file.rows for file in files if num_visits(file) == visits]
+
+
+def num_visits(file: results.RowsFile) -> int:
+    return len({row.visit for row in file.written})
 
 
 if __name__ == "__main__":

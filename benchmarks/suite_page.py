@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from operator import attrgetter
 from pathlib import Path
 
 from mxgemm.bench import figures, results, tables
+from mxgemm.bench.errors import BenchError
 
 FIGURES = ("geomean_by_pass", "roofline", "tflops_over_m")
 REMARKS = ("<!-- remarks -->", "<!-- end of remarks -->")
@@ -48,12 +50,13 @@ def silent(rows: list[results.Row]) -> str:
 def head(rows: list[results.Row], path: Path) -> str:
     """Return the paragraphs on when, where, how many and by which command."""
     row = rows[-1]
-    machine, roofs = row.machine, row.roofs
+    name, threads = (row.machine.get(key, "unknown") for key in ("name", "threads"))
+    roofs = row.roofs
     versions = ", ".join(f"{name} {value}" for name, value in row.versions.items())
     cases = len({row.case for row in rows})
     timed = sum(row.status == results.TIMED for row in rows)
     summary = (
-        f"{row.time[:10]}, {machine['name']}, {machine['threads']} threads; {versions}. "
+        f"{row.time[:10]}, {name}, {threads} threads; {versions}. "
         f"{cases} cases, {len(rows)} rows, {timed} of them timed; every timed result was verified "
         f"within its derived bound first. Rows: `{path.as_posix()}`; command:"
     )
@@ -80,7 +83,10 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, help="Markdown file")
     args = parser.parse_args()
-    rows = list(results.read_some(args.rows).rows)
+    try:
+        rows = list(results.read_some(args.rows).rows)
+    except BenchError as error:
+        sys.exit(str(error))
     drawn, reasons = figures.draw_all(rows)
     images = []
     for name in FIGURES:

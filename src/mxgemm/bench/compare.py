@@ -10,8 +10,8 @@ The band of a ratio follows from the rows' own samples (`spread`): their rounds,
 other moments, and across files how unevenly the rows of one variant moved. What a visit finds of
 one row it tends to find of its neighbours, so that a geometric mean is judged by how far it differs
 from visit to visit, where there are enough of them. All bands of one comparison hold together with
-99 %, over any reference. A change counts only where its whole band is below `--fail-below`, of a single row or of the
-geometric mean of a variant's rows in a pass.
+99 %, over any reference. A change counts only where its whole band is below `--fail-below`, of a
+single row or of the geometric mean of a variant's rows in a pass.
 """
 
 from __future__ import annotations

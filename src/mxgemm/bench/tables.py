@@ -15,9 +15,7 @@ def row_line(row: Row) -> str:
     head = f"{row.case}  {row.variant} [{row.stage}]"
     if row.median_ms is None:
         return f"{head}  {row.status}: {row.reason}"
-    parts = [milliseconds(row)]
-    if row.tflops or row.gbps:
-        parts.append(f"{row.tflops:.3g} TFLOP/s" if row.tflops else f"{row.gbps:.3g} GB/s")
+    parts = [part for part in (milliseconds(row), rate(row)) if part]
     if row.speedup is not None and row.variant != row.baseline:
         parts.append(f"{row.speedup:.3g}x {row.baseline}")
     if row.roof_share is not None:
@@ -32,6 +30,13 @@ def milliseconds(row: Row) -> str:
     if row.median_ms is None:
         return row.status
     return f"{row.median_ms:.4g} ms ({row.p20_ms:.4g} to {row.p80_ms:.4g})"
+
+
+def rate(row: Row) -> str:
+    """Return the rate of a row with a time, "" where it neither multiplies nor moves anything."""
+    if row.tflops:
+        return f"{row.tflops:,.3g} TFLOP/s"
+    return f"{row.gbps:,.3g} GB/s" if row.gbps else ""
 
 
 def speedups(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[float]]:

@@ -208,8 +208,9 @@ def get(name: str) -> Variant:
     known = [b.name for b in dispatch.BACKENDS]
     if backend not in known:
         raise SuiteError(
-            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS, *LOOPS])}, or one of the backends "
-            f"{', '.join(known)} with /prepared or /<layout> or without, got {name!r}"
+            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS, *LOOPS])}, {FROZEN}<file>, "
+            f"or one of the backends {', '.join(known)} with /prepared or /<layout> or without, "
+            f"got {name!r}"
         )
     return BackendVariant(backend, form)
 
