@@ -47,8 +47,8 @@ def silent(rows: list[results.Row]) -> str:
     return table(("variant", "stage", "status", "cases", "reason (of the first)"), lines)
 
 
-def head(rows: list[results.Row], path: Path) -> str:
-    """Return the paragraphs on when, where, how many and by which command."""
+def head(rows: list[results.Row], path: Path, page: Path) -> str:
+    """Return the paragraphs on when, where, how many and by which commands."""
     row = rows[-1]
     name, threads = (row.machine.get(key, "unknown") for key in ("name", "threads"))
     roofs = row.roofs
@@ -58,10 +58,13 @@ def head(rows: list[results.Row], path: Path) -> str:
     summary = (
         f"{row.time[:10]}, {name}, {threads} threads; {versions}. "
         f"{cases} cases, {len(rows)} rows, {timed} of them timed; every timed result was verified "
-        f"within its derived bound first. Rows: `{path.as_posix()}`; command:"
+        f"within its derived bound first. The rows, and this page from them:"
     )
-    command = f"    mxgemm bench benchmarks/suites/{row.suite}.toml -o {path.name}"
-    lines = [summary, "", command]
+    commands = (
+        f"    mxgemm bench benchmarks/suites/{row.suite}.toml -o {path.as_posix()}\n"
+        f"    python benchmarks/suite_page.py {path.as_posix()} -o {page.as_posix()}"
+    )
+    lines = [summary, "", commands]
     if roofs:
         peaks = ", ".join(f"{name} {value:,.3g}" for name, value in roofs["tflops"].items())
         roof = f"Roofs in the same run: {max(roofs['gbps'].values()):,.3g} GB/s; TFLOP/s: {peaks}."
@@ -102,7 +105,7 @@ def main() -> None:
     )
     parts = [
         f"# The suite `{rows[0].suite}`",
-        head(rows, args.rows),
+        head(rows, args.rows, args.output),
         legend,
         table(header, [(f"`{line[0]}`", *line[1:]) for line in lines]),
         remarks(args.output),

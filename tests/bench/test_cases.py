@@ -30,7 +30,10 @@ def test_shipped_suite_is_valid_and_names_known_variants(path):
             assert variants.get(name).name == name
 
 
-PEERS_AND_QUANTIZERS = ("torch_fp32", "torch_bf16", "quantize", "torch_copy", "dequantize_matmul")
+PEERS_AND_QUANTIZERS = (
+    *("torch_fp32", "torch_bf16", "dequantize_matmul", "quantize", "torch_copy"),
+    *("multiply_loop", "read_loop"),
+)
 
 
 def test_shipped_suites_are_all_there():

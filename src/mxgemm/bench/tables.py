@@ -68,16 +68,17 @@ def by_pass(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]
 
 
 def summary(rows: Iterable[Row]) -> Table:
-    """Return a table of geometric-mean speed-ups by variant, stage and pass."""
+    """Return a table of geometric-mean speed-ups, a line for each variant and stage."""
     rows = list(rows)
     baselines = sorted({row.baseline for row in rows if row.baseline})
+    found = speedups(rows)
+    passes = list(dict.fromkeys(key[2] for key in found))
     table = Table(title=f"Geometric-mean speed-up over {', '.join(baselines) or 'nothing'}")
-    for name in ("variant", "stage", "pass"):
-        table.add_column(name)
-    for name in ("cases", "speed-up", "least", "most"):
+    for name in ("variant", "stage"):
+        table.add_column(name, overflow="fold")
+    for name in passes:
         table.add_column(name, justify="right")
-    for (variant, stage, pass_name), values in sorted(speedups(rows).items()):
-        mean = spread.geometric_mean(values)
-        numbers = (f"{value:.3g}" for value in (mean, min(values), max(values)))
-        table.add_row(variant, stage, pass_name, str(len(values)), *numbers)
+    for key in sorted({key[:2] for key in found}):
+        values = [found.get((*key, name)) for name in passes]
+        table.add_row(*key, *(f"{spread.geometric_mean(v):.3g}" if v else "" for v in values))
     return table
