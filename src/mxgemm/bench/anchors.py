@@ -146,7 +146,7 @@ class FrozenBuild(Anchor):
                 f"got {error}"
             ) from error
         product.argtypes = [ctypes.c_char_p, *[size] * 3, *[address] * 5, ctypes.c_int]
-        return product  # type: ignore[no-any-return]
+        return product
 
 
 LOOPS: dict[str, Variant] = {

@@ -185,21 +185,21 @@ class Suite:
             raise SuiteError(f"suite {self.name}: every case may stand once, got twice {twice[0]}")
 
 
-def _is_whole(value: object, least: int = 0) -> bool:
+def _is_whole(value: Any, least: int = 0) -> bool:
     return type(value) is int and value >= least
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and value >= 0  # type: ignore[operator]
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and value >= 0
 
 
-def _is_list(value: object, holds: Callable[[object], bool]) -> bool:
+def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
     return isinstance(value, list | tuple) and all(map(holds, value))
 
 
-def _is_rounds(value: object) -> bool:
+def _is_rounds(value: Any) -> bool:
     whole = _is_list(value, lambda x: _is_whole(x, 1))
-    return whole and len(value) == 2 and value[0] <= value[1]  # type: ignore[arg-type, index]
+    return whole and len(value) == 2 and value[0] <= value[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class _Form:
     """What a value of a suite file must be: in words, and as a test."""
 
     words: str
-    holds: Callable[[object], bool]
+    holds: Callable[[Any], bool]
 
 
 TEXT = _Form("a text", lambda value: isinstance(value, str))
@@ -249,7 +249,7 @@ CASE_FORMS = {
     **dict.fromkeys(("tokens", "sizes", "m", "n", "k"), SIZES),
     "shapes": _Form(
         "a list of [rows, k]",
-        lambda value: _is_list(value, lambda x: SIZES.holds(x) and len(x) == 2),  # type: ignore[arg-type]
+        lambda value: _is_list(value, lambda x: SIZES.holds(x) and len(x) == 2),
     ),
 }
 """Keys of `[[cases]]`."""

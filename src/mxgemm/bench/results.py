@@ -204,16 +204,16 @@ class Row:
             raise ValueError(f"roofs must have gbps and tflops, got {self.roofs!r:.80}")
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _is_dict(value: object, holds: Callable[[object], bool]) -> bool:
+def _is_dict(value: Any, holds: Callable[[Any], bool]) -> bool:
     return isinstance(value, dict) and all(map(holds, value.values()))
 
 
-def _is_rates(value: object) -> bool:
-    return _is_dict(value, lambda rate: _is_number(rate) and rate > 0)  # type: ignore[operator]
+def _is_rates(value: Any) -> bool:
+    return _is_dict(value, lambda rate: _is_number(rate) and rate > 0)
 
 
 FORMS: dict[str, Callable[[Any], bool]] = {
