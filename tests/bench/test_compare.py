@@ -82,6 +82,11 @@ def test_baseline_is_judged_over_an_anchor_that_is_named(make_run):
     assert (judged, named - judged) == ({"native", "native/prepared"}, {"torch_bf16"})
 
 
+def test_anchor_that_is_not_there_is_an_error(make_run):
+    with pytest.raises(ResultsError, match="over one reference"):
+        compare.across(make_run(0), make_run(1), anchor="nobody")
+
+
 def test_row_whose_reference_is_in_one_file_alone_is_listed(make_run):
     base, new = make_run(0), make_run(1)
     new = [row for row in new if (row.case, row.variant) != ("case0", "torch_bf16")]

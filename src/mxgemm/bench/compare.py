@@ -121,7 +121,8 @@ def across(
     olds, news = _timed(base), _timed(new)
     names = () if absolute else _references(olds, news) if anchor is None else (anchor,)
     options: dict[tuple[str, str, str, bool], dict[str, list[_Pair]]] = {}
-    for name in (*names, TIME):
+    # An anchor that was asked for is not replaced by nothing where a row lacks it.
+    for name in names if anchor is not None else (*names, TIME):
         old, now = (_measured(rows, name, names) for rows in (olds, news))
         for key in (key for key in old if key in now):
             group = (*key[1:], old[key].pass_name, name == TIME)

@@ -73,7 +73,8 @@ def summary(rows: Iterable[Row]) -> Table:
     baselines = sorted({row.baseline for row in rows if row.baseline})
     found = speedups(rows)
     passes = list(dict.fromkeys(key[2] for key in found))
-    table = Table(title=f"Geometric-mean speed-up over {', '.join(baselines) or 'nothing'}")
+    title = f"Geometric-mean speed-up over {', '.join(baselines) or 'nothing'}"
+    table = Table(title=title, min_width=len(title))
     for name in ("variant", "stage"):
         table.add_column(name, overflow="fold")
     for name in passes:
