@@ -60,12 +60,6 @@ SHARED_BYTES = 232448
 IN_REGISTERS_LARGEST_M = 64
 """Above, a packed weight is decoded through shared memory instead of in registers."""
 
-FOLDING_LARGEST_M = 16
-"""Up to here gemm_packed.cu folds the activations itself, where half of them fits its memory."""
-
-SWIZZLE_BYTES = 1024
-"""Boundary of a swizzled box in shared memory."""
-
 PACKED_EARLY_STAGES = 4
 """Stages of weights asked for while the fold of the activations still runs; more of them stand in
 the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 with 12, 2026-11-30).
@@ -146,24 +140,20 @@ class PackedConfig:
     """gemm_packed.cu: the weight decoded in registers.
 
     Attributes:
-        tokens: rows of A in a tile, which holds all of them: 8, 16, 32 or 64.
+        tokens: rows of A in a tile: 8, 16, 32 or 64.
+        split: warpgroups that share the contraction of a tile.
+        row_groups: groups of 64 weight rows in a tile, one or more warpgroups each.
         stages: of the ring of copies.
         strict: promote every 32 k instead of every 128.
-        folded_bytes: shared memory of the half of A that a block folds itself; 0: A comes folded.
     """
 
     tokens: int
+    split: int
+    row_groups: int
     stages: int
-    strict: bool
-    folded_bytes: int = 0
+    strict: bool = False
 
     name = "gemm_packed"
-    threads = 640
-    """Of a block: four warpgroups that multiply and the one that copies."""
-    cluster = 2
-    """Blocks that share a tile; each multiplies half of k and finishes half of the rows."""
-    rows = 2 * PACKED_TILE_ROWS
-    """Rows of the weight in a tile."""
 
     @property
     def source(self) -> Source:
@@ -172,23 +162,31 @@ class PackedConfig:
             HERE / "gemm_packed.cu",
             (
                 ("MX_TOKENS", self.tokens),
+                ("MX_SPLIT", self.split),
+                ("MX_ROW_GROUPS", self.row_groups),
                 ("MX_STAGES", self.stages),
-                ("MX_FOLD_A", int(self.folded_bytes > 0)),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
             ),
         )
 
     @property
+    def threads(self) -> int:
+        """Of a block: the consumer warpgroups and the producer's."""
+        return 128 * (self.split * self.row_groups + 1)
+
+    @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block; kFoldedOffset of the source, and what is folded."""
-        box = 0 if self.folded_bytes else self.tokens * TILE_K
-        stages = self.stages * (box + 2 * PACKED_TILE_BYTES)
-        sums = 4 * self.tokens * PACKED_TILE_ROWS * 4
-        factors = 4 * 4 * 4 * (self.tokens + PACKED_TILE_ROWS)
-        powers = 4 * 4 * (PACKED_TILE_ROWS + self.tokens + 2)
-        barriers = 16 * self.stages + 16
-        fixed = stages + sums + factors + powers + 8 * 16 + barriers + 4 * self.tokens
-        return round_up(fixed, SWIZZLE_BYTES) + self.folded_bytes
+        """Dynamic shared memory of a block; kSharedBytes of the source."""
+        consumers = self.split * self.row_groups
+        stage = self.tokens * TILE_K + self.row_groups * PACKED_TILE_BYTES
+        sums = consumers * self.tokens * PACKED_TILE_ROWS * 4
+        powers = consumers * 4 * (PACKED_TILE_ROWS + self.tokens)
+        return self.stages * stage + sums + powers + 8 * 16 + 16 * self.stages
+
+    @property
+    def rows(self) -> int:
+        """Rows of the weight in a tile."""
+        return self.row_groups * PACKED_TILE_ROWS
 
     @property
     def sum_rows(self) -> int:
@@ -217,7 +215,6 @@ class DecodedConfig:
     dtype: torch.dtype
 
     name = "gemm_decoded"
-    cluster = 1
     rows = PACKED_TILE_ROWS
     """Rows of the weight in a tile."""
 
@@ -315,13 +312,7 @@ def _packed(problem: GemmProblem, folded: FoldedConfig) -> PackedConfig | Decode
     if m > IN_REGISTERS_LARGEST_M:
         return _decoded(problem, folded, canonical=False)
     tokens = _tokens(m)
-    if problem.a.prepared_by is None and m <= FOLDING_LARGEST_M:
-        halves = -(-problem.k // TILE_K) + 1 >> 1
-        for stages in (12, 8):
-            config = PackedConfig(tokens, stages, strict, halves * tokens * TILE_K)
-            if config.shared_bytes <= SHARED_BYTES:
-                return config
-    return PackedConfig(tokens, {8: 16, 16: 16, 32: 12, 64: 8}[tokens], strict)
+    return PackedConfig(tokens, 4, 1, 16 if tokens <= 32 else 8, strict)
 
 
 def _canonical(problem: GemmProblem, folded: FoldedConfig) -> DecodedConfig | None:

@@ -34,7 +34,7 @@ _MAP = "128s"
 _EPILOGUE = "5P3q2f9i4x"
 FOLDED_GEMM = struct.Struct("@" + 3 * _MAP + _EPILOGUE + "4P2qP3i4x")
 FOLDED_GEMM_OFFSETS = (0, 128, 256, 384)
-_PACKED = _EPILOGUE + "6P4i"
+_PACKED = _EPILOGUE + "5P4i"
 PACKED_GEMM = struct.Struct("@" + _MAP + _PACKED)
 PACKED_GEMM_OFFSETS = (0, 128)
 DECODED_GEMM = struct.Struct("@" + 2 * _MAP + _PACKED)
@@ -302,7 +302,7 @@ class Launcher:
             launch,
             TensorMaps(torch.uint8, m, k, (config.tokens, cfg.TILE_K)),
             TensorMaps(self.problem.out_dtype, m, n, cfg.DECODED_OUTPUT_BOX),
-            (config.cluster * min(tiles, self.num_multiprocessors // config.cluster), 1),
+            (min(tiles, self.num_multiprocessors), 1),
         )
 
     def _for_any_output(self, config: DecodedConfig) -> Launch:
@@ -371,14 +371,11 @@ class Launcher:
         the kernel before still runs.
         """
         areas, m, n, k = self.areas, self.problem.m, self.problem.n, self.problem.k
-        config, launch, maps_a, maps_d, grid = decoding
         left, to_fold = _side(a, k, start + areas.a_folded, start + areas.a_powers)
-        a_codes = 0
-        if isinstance(config, PackedConfig) and config.folded_bytes:
-            to_fold, a_codes = [], a.codes.data_ptr()
         if to_fold:
             fold(to_fold, k, self.device, stream, for_decoder=True)
-        maps: tuple[bytes, ...] = (_NO_MAP if a_codes else maps_a.at(left[0], k),)
+        config, launch, maps_a, maps_d, grid = decoding
+        maps: tuple[bytes, ...] = (maps_a.at(left[0], k),)
         if isinstance(config, DecodedConfig):
             map_d = _NO_MAP
             if config.plain:
@@ -389,8 +386,7 @@ class Launcher:
                     launch = self._for_any_output(config)
             maps = (*maps, map_d)
         early = cfg.PACKED_EARLY_STAGES if to_fold else 0
-        pointers = (right[0], left[1], right[1], left[2], right[2], a_codes)
-        values = (*maps, *epilogue, *pointers, m, n, k, early)
+        values = (*maps, *epilogue, right[0], left[1], right[1], left[2], right[2], m, n, k, early)
         launch(grid, stream, values, overlap=True)
 
     def _run_folded(

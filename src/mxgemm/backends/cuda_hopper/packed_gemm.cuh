@@ -33,7 +33,6 @@ struct PackedGemm {
   const i16* b_powers;
   const u8* a_scales;  // E8M0 [m, k / 32]
   const u8* b_scales;
-  const u8* a_codes;  // [m, k / 2], of an A that the kernel folds itself
   int m, n, k;
   int early;  // stages whose B may be asked for before the previous kernel has finished
 };

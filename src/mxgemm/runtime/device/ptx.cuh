@@ -60,41 +60,6 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// ---- clusters
-
-DEVICE u32 cluster_rank() {
-  u32 rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-// Waits for all threads of the cluster's blocks; orders no memory but barriers, which
-// mbarrier_init_fence makes known.
-DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-}
-
-// Where another block of the cluster has what this one has at `address` in shared memory.
-DEVICE u32 address_in_block(u32 address, u32 rank) {
-  u32 there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
-
-DEVICE void mbarrier_arrive_in_cluster(u32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// Stores to another block's shared memory and counts the bytes at its barrier.
-DEVICE void store_async_f32(u32 address, float value, u32 barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
-          address),
-      "f"(value), "r"(barrier)
-      : "memory");
-}
-
 // ---- copies
 
 DEVICE void tma_load(u32 target, const TensorMap* map, u32 barrier, int column, int row) {
