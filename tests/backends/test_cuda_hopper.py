@@ -140,10 +140,14 @@ def test_accumulation_is_what_the_tensor_core_does() -> None:
 # ---- the kernels, compiled without a GPU
 
 
+FOLDED_K = (4096, 8192, 16384, 28672)
+"""One for every number of warps that share a row."""
+
+
 def sources() -> list[nvrtc.Source]:
     """Every translation unit that a plan or the quantizer's usual options ask for."""
     found = [nvrtc.Source(cfg.HERE / "pack.cu")]
-    found += [nvrtc.Source(cfg.HERE / "fold.cu", (("MX_WARPS", w),)) for w in (1, 2, 4, 8)]
+    found += [cfg.fold_shape(*size).source for size in ((8, 8192), *((4096, k) for k in FOLDED_K))]
     for numerics in Numerics:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             for m in (8, 16, 32, 64, 128, 256, 8192):

@@ -31,11 +31,6 @@
 #include "ptx.cuh"
 #include "wgmma.cuh"
 
-// The stages that two batches in flight release, or -1.
-struct Begun {
-  int even, odd;
-};
-
 struct Consumer {
   const FoldedGemm& g;
   Shared shared;
@@ -116,74 +111,18 @@ struct Consumer {
   DEVICE void sum_alone(float (&total)[kAccumulators], float (&sum)[kAccumulators], int stages) {
 #pragma unroll 1
     for (int i = 0; i < stages; ++i) {
-      begin_alone(sum);
-      add_alone(total, sum);
-    }
-  }
-
-  // Starts the first batch of the next stage.
-  DEVICE void begin_alone(float (&sum)[kAccumulators]) const {
-    mbarrier_wait(shared.full(filled.stage), filled.parity);
-    pin(sum);
-    start(sum, 0, MX_STEPS_PER_PROMOTION);
-  }
-
-  // Adds the stage that begin_alone has started.
-  DEVICE void add_alone(float (&total)[kAccumulators], float (&sum)[kAccumulators]) {
+      mbarrier_wait(shared.full(filled.stage), filled.parity);
 #pragma unroll
-    for (int batch = 0; batch < kBatchesPerStage; ++batch) {
-      wgmma_wait<0>();
-      if (batch == kBatchesPerStage - 1) release(filled.stage);
-      pin(sum);
-#pragma unroll
-      for (int j = 0; j < kAccumulators; ++j) total[j] += sum[j];
-      if (batch < kBatchesPerStage - 1) {
+      for (int batch = 0; batch < kBatchesPerStage; ++batch) {
         pin(sum);
-        start(sum, (batch + 1) * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
-      }
-    }
-    filled.next();
-  }
-
-  // Starts a batch of some stages; returns the stage that its end releases, or -1.
-  DEVICE int begin(float (&sum)[kAccumulators], int batch) {
-    const int part = batch % kBatchesPerStage, stage = filled.stage;
-    if (part == 0) mbarrier_wait(shared.full(stage), filled.parity);
-    start(sum, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
-    if (part < kBatchesPerStage - 1) return -1;
-    filled.next();
-    return stage;
-  }
-
-  // Starts the first two batches of kBlocks stages.
-  template <int kBlocks>
-  DEVICE Begun begin(float (&even)[kAccumulators], float (&odd)[kAccumulators]) {
-    const int first = begin(even, 0);
-    return {first, kBlocks * kBatchesPerStage > 1 ? begin(odd, 1) : -1};
-  }
-
-  // Adds kBlocks stages of folded operands, the first two batches of which have been started, to
-  // `total`; nothing is in flight afterwards.
-  template <int kBlocks>
-  DEVICE void add(float (&total)[kAccumulators], float (&even)[kAccumulators],
-                  float (&odd)[kAccumulators], Begun begun) {
-    constexpr int kBatches = kBlocks * kBatchesPerStage;
-    auto turn = [&](float (&sum)[kAccumulators], int batch, int& stage) {
-      if (batch < kBatches - 1) {
-        wgmma_wait<1>();
-      } else {
+        start(sum, batch * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
         wgmma_wait<0>();
+        if (batch == kBatchesPerStage - 1) release(filled.stage);
+        pin(sum);
+#pragma unroll
+        for (int j = 0; j < kAccumulators; ++j) total[j] += sum[j];
       }
-      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release(stage);
-      pin(sum);
-#pragma unroll
-      for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
-      if (batch + 2 < kBatches) stage = begin(sum, batch + 2);
-    };
-#pragma unroll
-    for (int batch = 0; batch < kBatches; ++batch) {
-      if (batch % 2 == 0) turn(even, batch, begun.even);
-      if (batch % 2 == 1) turn(odd, batch, begun.odd);
+      filled.next();
     }
   }
 
@@ -191,7 +130,32 @@ struct Consumer {
   template <int kBlocks>
   DEVICE void sum_folded(float (&total)[kAccumulators], float (&even)[kAccumulators],
                          float (&odd)[kAccumulators]) {
-    add<kBlocks>(total, even, odd, begin<kBlocks>(even, odd));
+    constexpr int kBatches = kBlocks * kBatchesPerStage;
+    // Starts a batch; returns the stage that its end releases, or -1.
+    auto begin = [&](float (&sum)[kAccumulators], int batch) {
+      const int part = batch % kBatchesPerStage, stage = filled.stage;
+      if (part == 0) mbarrier_wait(shared.full(stage), filled.parity);
+      start(sum, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
+      if (part < kBatchesPerStage - 1) return -1;
+      filled.next();
+      return stage;
+    };
+    auto finish = [&](float (&sum)[kAccumulators], int batch, int stage) {
+      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release(stage);
+      pin(sum);
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
+    };
+    int stage = begin(even, 0);
+#pragma unroll
+    for (int batch = 1; batch < kBatches; ++batch) {
+      const int next = begin(batch % 2 ? odd : even, batch);
+      wgmma_wait<1>();
+      finish(batch % 2 ? even : odd, batch - 1, stage);
+      stage = next;
+    }
+    wgmma_wait<0>();
+    finish(kBatches % 2 ? even : odd, kBatches - 1, stage);
   }
 
   // Scale bytes of a row's blocks in a stage, the first one lowest: its own where the row is wide,
@@ -295,19 +259,28 @@ struct Consumer {
         total[i + 3] = __fmaf_rn(sum[i + 3] * r1, c.y, total[i + 3]);
       }
     };
-    constexpr int kAtOnce = kTwoSums ? 2 : 1;
+    if constexpr (!kTwoSums) {
 #pragma unroll 1
-    for (int step = 0; step < kSteps; step += kAtOnce) {
-      pin(even);
-      start_step(even, step);
-      if (kTwoSums) start_step(odd, step + 1);
-      wgmma_wait<kAtOnce - 1>();
-      finish(even, step);
-      if (kTwoSums) {
+      for (int step = 0; step < kSteps; ++step) {
+        pin(even);
+        start_step(even, step);
         wgmma_wait<0>();
-        finish(odd, step + 1);
+        finish(even, step);
       }
+      return;
     }
+    start(even, 0, 1);
+    start(odd, 1, 1);
+    wgmma_wait<1>();
+    finish(even, 0);
+    start(even, 2, 1);
+    wgmma_wait<1>();
+    finish(odd, 1);
+    start(odd, 3, 1);
+    wgmma_wait<1>();
+    finish(even, 2);
+    wgmma_wait<0>();
+    finish(odd, 3);
   }
 
   // The same with powers for factors.
@@ -446,42 +419,32 @@ DEVICE void produce(const FoldedGemm& g, Shared shared, const TensorMap& a, cons
   }
 }
 
-// Whether scaling by the powers goes with the rest of the epilogue: with all of it and three
-// accumulators, registers do not suffice.
-constexpr bool kScaleLate = MX_PLAIN_DTYPE || !kTwoSums;
-
-DEVICE void zero(float (&total)[kAccumulators]) {
-#pragma unroll
-  for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
-}
-
-// A tile's first stages are started before the epilogue of the one before, which else would run
-// while no wgmma is in flight.
 DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int first_tile) {
   const int stages = (g.k + kTileK - 1) / kTileK;
   Consumer consumer(g, shared);
   TileWalk tiles(g, first_tile);
   if (tiles.done()) return;
-  int buffer = 0, left = stages;  // stages of this tile that have not been added yet
+  int buffer = 0;
   consumer.fetch_powers(tiles.m(), tiles.n(), buffer);
   copy_async_wait();
   consumer.sync();
   int largest = consumer.largest_power(shared.powers(consumer.index, buffer));
-  float total[kAccumulators];
-  zero(total);
   while (!tiles.done()) {
-    float even[kAccumulators], odd[kAccumulators];
     const u32 powers = shared.powers(consumer.index, buffer);
     const int m = tiles.m() + consumer.index * kRowsPerConsumer, n = tiles.n();
     buffer ^= 1;
     tiles.next();
     if (!tiles.done()) consumer.fetch_powers(tiles.m(), tiles.n(), buffer);
 
+    float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
+#pragma unroll
+    for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
     if (largest == kWideRow) {
       consumer.sum_wide(total, even, odd, powers, m, n, stages);
     } else if constexpr (!kTwoSums) {
-      consumer.sum_alone(total, even, left);
+      consumer.sum_alone(total, even, stages);
     } else {
+      int left = stages;
 #pragma unroll 1
       for (; left >= kUnroll; left -= kUnroll) consumer.sum_folded<kUnroll>(total, even, odd);
 #pragma unroll 1
@@ -489,42 +452,19 @@ DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int 
 #pragma unroll 1
       for (; left > 0; --left) consumer.sum_folded<1>(total, even, odd);
     }
-    copy_async_wait();
-    consumer.sync();
-    const int previous = largest;
-    largest = consumer.largest_power(shared.powers(consumer.index, buffer));
-    auto scale = [&] {
-      if (previous != kWideRow) consumer.scale_rows(total, powers, previous <= kEasyPower);
-    };
-    if (!kScaleLate) scale();
-    auto finish = [&] {
-      if (kScaleLate) scale();
-      if (MX_PLAIN_DTYPE) {
-        if (g.epilogue.alpha != 1.f) {
+    if (largest != kWideRow) consumer.scale_rows(total, powers, largest <= kEasyPower);
+    if (MX_PLAIN_DTYPE) {
+      if (g.epilogue.alpha != 1.f) {
 #pragma unroll
-          for (int i = 0; i < kAccumulators; ++i) total[i] *= g.epilogue.alpha;
-        }
-        consumer.store_plain(total, &d, m, n);
-      } else {
-        consumer.store_full(total, m, n);
+        for (int i = 0; i < kAccumulators; ++i) total[i] *= g.epilogue.alpha;
       }
-      zero(total);
-    };
-    left = stages;
-    if (tiles.done() || largest == kWideRow || stages < kAhead) {
-      finish();
-    } else if constexpr (kTwoSums) {
-      const Begun begun = consumer.begin<kAhead>(even, odd);
-      finish();
-      consumer.add<kAhead>(total, even, odd, begun);
-      left -= kAhead;
+      consumer.store_plain(total, &d, m, n);
     } else {
-      consumer.begin_alone(even);
-      finish();
-      consumer.add_alone(total, even);
-      left -= kAhead;
+      consumer.store_full(total, m, n);
     }
-    consumer.sync();  // all are done with this tile's powers
+    copy_async_wait();
+    consumer.sync();  // all have the next tile's powers, and are done with this one's
+    largest = consumer.largest_power(shared.powers(consumer.index, buffer));
   }
   if (MX_PLAIN_DTYPE && consumer.lane == 0) bulk_wait_all();
 }
@@ -542,9 +482,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(shared.empty(stage), kConsumers * 4);
     }
     mbarrier_init_fence();
+    prefetch_map(&a);
+    prefetch_map(&b);
+    store_shared_u32(shared.first_tile(), take_ticket(g.tickets));
   }
   wait_for_previous_grid();
-  if (threadIdx.x == 0) store_shared_u32(shared.first_tile(), take_ticket(g.tickets));
   __syncthreads();
   const int first_tile = uniform(load_shared_u32(shared.first_tile()));
 
