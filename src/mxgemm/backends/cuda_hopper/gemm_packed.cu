@@ -42,8 +42,8 @@ constexpr int kStages = MX_STAGES;
 constexpr int kConsumers = kSplit * kRowGroups;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kWarpgroup;
-// A stage must always be filled by the same producer: two would lose count of its laps.
-constexpr int kProducers = kStages % 4 == 0 ? 4 : kStages % 3 == 0 ? 3 : kStages % 2 == 0 ? 2 : 1;
+constexpr int kProducers = 4;
+static_assert(kStages % kProducers == 0, "two producers of one stage would lose count of its laps");
 constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
 constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 152 : 112;
 static_assert(kConsumers >= 2 && kConsumers <= 4, "registers are shared out for 2 to 4 consumers");
@@ -76,7 +76,7 @@ struct Walk {
       : count((g.n + kRows - 1) / kRows), groups((g.k + kTileK - 1) / kTileK) {}
 };
 
-// The stage that holds the `count`-th group of this block, and how often it was filled before.
+// The stage that holds the `count`-th group of this block, and the parity of its laps.
 struct Place {
   int stage = 0;
   u32 parity = 0;
@@ -423,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x >= kConsumerThreads) {
     give_registers<kProducerRegisters>();
     const int warp = threadIdx.x / kWarp % 4;
-    if (threadIdx.x % kWarp == 0 && warp < kProducers) Producer{g, a, shared, Walk(g), warp}.run();
+    if (threadIdx.x % kWarp == 0) Producer{g, a, shared, Walk(g), warp}.run();
   } else {
     take_registers<kConsumerRegisters>();
     Consumer(g, shared).run();
