@@ -334,6 +334,7 @@ def in_form(operand: MXTensor, side: str, form: str) -> Operand:
 
 SIZES = [(1, 8, 32), (5, 130, 96), (16, 64, 160), (40, 300, 2080), (64, 200, 544), (100, 257, 416)]
 SIZES += [(300, 136, 2112), (520, 1000, 1056), (4100, 72, 288)]
+SIZES += [(40, 8584, 352)]  # more tiles of a packed weight than multiprocessors, 3 groups of k each
 
 
 @pytest.mark.cuda
