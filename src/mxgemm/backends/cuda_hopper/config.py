@@ -32,7 +32,10 @@ QUANTIZING_WARPS = (1, 2, 4, 8, 16)
 """Warps that quantize_folded.cu may give a row."""
 
 FEW_ROWS = 512
-"""Up to here the fold gives a row a whole block: too few to fill the device otherwise."""
+"""Up to here the fold gives a row a whole block, since they are too few to fill the device
+otherwise, and a light one: blocks of 4 warps instead of 8 take 0.1 to 0.3 us less of a call (H200,
+m = 1 to 64, k = 8192, 2026-11-30).
+"""
 
 FOLDED_TILE_N = 128
 FOLDED_SUM_ROWS = 64
