@@ -129,7 +129,7 @@ class FrozenBuild(Anchor):
         return Work(
             make=make,
             bytes_moved=operands.a.nbytes + operands.b.nbytes + 2 * case.m * case.n,
-            plan=native_cpu.description(isa.decode()),
+            plan=isa.decode() or "the best instruction set",
             expected=lambda: operands.expected(Accumulation(exact_blocks=True)),
         )
 
