@@ -134,6 +134,7 @@ QuantizeCall quantize_call(const nb::tuple& x, int64_t rows, int64_t k, int64_t 
 
 NB_MODULE(_native_cpu, m) {
   using namespace mxgemm;
+  thread_provider();  // forks are noticed from here on
   m.doc() = "MXFP4 GEMM and quantization on the CPU; called by mxgemm's Python code only.";
   m.def("built_isas", &built_isas, "Instruction sets that this build has kernels for, best first.");
   m.def("available_isas", &available_isas,

@@ -66,6 +66,44 @@ void fast_row(const QuantizeCall& q, int64_t row, int64_t k_begin, int64_t k_end
   rows_of<DType::kBFloat16>(q, row, k_begin, k_end);
 }
 
+// A tile of kPeriod columns as one row of FP32 blocks, which are done kRunBlocks at a time.
+inline void fast_tile(const QuantizeCall& q, const Tile& tile, int64_t row, int rows, int64_t k) {
+  constexpr int kRowCodes = kPeriod / 2, kRowScales = kPeriod / kBlock;
+  alignas(64) uint8_t codes[kStripRows * kRowCodes];
+  uint8_t scales[kStripRows * kRowScales];
+  QuantizeCall flat{};
+  flat.x = tile.x;
+  flat.dtype = DType::kFloat32;
+  flat.rows = flat.column_stride = 1;
+  flat.k = flat.stored_k = flat.row_stride = int64_t{rows} * kPeriod;
+  flat.rounding_bias = q.rounding_bias;
+  flat.prescale = 1;
+  flat.codes = codes;
+  flat.scales = scales;
+  for (int b = 0, blocks = rows * kRowScales; b < blocks; b += kRunBlocks) {
+    const int count = blocks - b < kRunBlocks ? blocks - b : kRunBlocks;
+    quantize_run<DType::kFloat32>(flat, 0, b * kBlock, count, false);
+  }
+  for (int r = 0; r < rows; ++r) {
+    const int64_t element = (row + r) * q.stored_k + k;
+    __builtin_memcpy(q.codes + element / 2, codes + r * kRowCodes, kRowCodes);
+    __builtin_memcpy(q.scales + element / kBlock, scales + r * kRowScales, kRowScales);
+  }
+}
+
+// quantize_strip() with that for the tiles that it takes: rotated ones, and those of any strides.
+void fast_strip(const QuantizeCall& q, int64_t first, int count, int64_t k_begin, int64_t k_end) {
+  const bool closed = q.rounding_bias != kSearch && !q.stochastic && !q.block_2d;
+  const bool fast = closed && q.prescale == 1.0f;
+  for_each_tile(q, first, count, k_begin, k_end, [&](const Tile& tile, int64_t k, int columns) {
+    if (fast && columns == kPeriod) {
+      fast_tile(q, tile, first, count, k);
+    } else {
+      quantize_tile(q, tile, first, count, k, columns);
+    }
+  });
+}
+
 // Codes and scale bytes of 128 rows of a chunk's columns, gathered so that codes are written as
 // whole cache lines and four scale bytes at once.
 struct PairLines {
@@ -208,4 +246,4 @@ void fast_pair(const QuantizeCall& along_k, const QuantizeCall& along_m, int64_t
   }
 }
 
-QuantizeKernels quantize_kernels() { return {quantize_strip, fast_row, fast_pair}; }
+QuantizeKernels quantize_kernels() { return {fast_strip, fast_row, fast_pair}; }
