@@ -1,12 +1,12 @@
-// Reads memory as fast as the core can. Included inside an anonymous namespace by units with AVX2.
+// Reads memory in order and does nothing else. Nothing is asked for ahead: what the core does by
+// itself is as fast (Xeon) or faster (Zen 3). Included inside an anonymous namespace by units with
+// AVX2.
 
 uint64_t read_loop(const void* data, size_t bytes) {
   const auto* p = static_cast<const __m256i*>(data);
   __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
                     _mm256_setzero_si256()};
   for (size_t i = 0; i + 8 <= bytes / 32; i += 8) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + i) + 2048, _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(p + i) + 2112, _MM_HINT_T0);
     for (int j = 0; j < 8; ++j) {
       sum[j % 4] = _mm256_xor_si256(sum[j % 4], _mm256_loadu_si256(p + i + j));
     }
