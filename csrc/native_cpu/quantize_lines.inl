@@ -40,8 +40,8 @@ struct Run {
 };
 
 template <DType dtype>
-inline void encode(const QuantizeCall& q, int64_t row, const Run<dtype>& run, const Scales16& scales,
-                   bool streams) {
+inline void encode(const QuantizeCall& q, int64_t row, const Run<dtype>& run,
+                   const Scales16& scales, bool streams) {
   alignas(64) uint16_t references[kRunBlocks];
   _mm256_store_si256(reinterpret_cast<__m256i*>(references), scales.references);
   alignas(16) uint8_t bytes[kRunBlocks];
