@@ -47,6 +47,9 @@ SQUARES = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (512, 409
 DRAM_BYTES = 640 << 20
 """Of rotating weights, and of what the read loop reads: more than the largest caches hold."""
 
+FEWEST_ROWS, MANY_ROWS = 32, 128
+"""Rows on which torch's product is measured where all of them would take too long."""
+
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -144,13 +147,14 @@ def mm_contender(
     name: str, x: torch.Tensor, w: torch.Tensor, limit: float, mm: Callable[..., object] = torch.mm
 ) -> Contender:
     """torch's x @ w.T; on fewer rows where the whole would take longer than `limit` seconds."""
-    rows = min(x.shape[0], 128)
+    rows = min(x.shape[0], FEWEST_ROWS)
     mm(x[:rows], w.t())
     start = time.perf_counter()
     mm(x[:rows], w.t())
-    predicted = (time.perf_counter() - start) * x.shape[0] / rows
-    kept = x if predicted <= limit else x[:rows]
-    note = "" if kept is x else f"measured on {rows} rows"
+    per_row = (time.perf_counter() - start) / rows
+    fitting = [count for count in (x.shape[0], MANY_ROWS) if count * per_row <= limit]
+    kept = x[: max((count for count in fitting if count <= x.shape[0]), default=rows)]
+    note = "" if len(kept) == len(x) else f"measured on {len(kept)} rows"
     work = operations((kept.shape[0], w.shape[0], w.shape[1]))
     return Contender(name, lambda: mm(kept, w.t()), work, note=note)
 
