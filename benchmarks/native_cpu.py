@@ -423,8 +423,8 @@ def ratios_of(case: Case, threads: int) -> list[Ratio]:
         rounds = tuple(ours.work / theirs.work * t / o for o, t in pairs)
         found.append(Ratio(case.group, case.shape, threads, name, other, rounds, theirs.note))
     if case.group == "overhead":
-        rounds = tuple(5e-6 / seconds for seconds in by_name["plan.run"].seconds)
-        found.append(Ratio(case.group, case.shape, threads, "plan.run", "5 us", rounds))
+        seconds = by_name["plan.run"].seconds
+        found.append(native_cpu_goals.overhead_ratio(case.shape, threads, seconds))
     return found
 
 
@@ -460,7 +460,16 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, help="JSONL file to append rows to")
     parser.add_argument("--json", action="store_true", help="print the table as JSON as well")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        nargs="+",
+        help="measure nothing, print the table of files of rows, each perhaps of a part of a run",
+    )
     options = parser.parse_args()
+    if options.table:
+        native_cpu_goals.show(native_cpu_goals.table(native_cpu_goals.read_ratios(options.table)))
+        return
     warn_of_noise(options.clock)
     ratios: list[Ratio] = []
     for threads in options.threads or (1, 2):
@@ -477,7 +486,7 @@ def main() -> None:
                             json.dumps(row) + "\n" for row in rows_of(case, threads, options.clock)
                         )
     lines = native_cpu_goals.table(ratios)
-    native_cpu_goals.show(lines)
+    native_cpu_goals.show(lines, native_cpu_goals.remarks())
     if options.json:
         print(json.dumps(native_cpu_goals.as_json(lines)))
 

@@ -4,9 +4,13 @@ stands.
 
 from __future__ import annotations
 
+import itertools
+import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,6 +48,35 @@ class Ratio:
             return 0.0
         low, _, high = statistics.quantiles(self.rounds, n=4, method="inclusive")
         return (high - low) / self.value
+
+
+def overhead_ratio(shape: str, threads: int, seconds: Iterable[float]) -> Ratio:
+    """Return 5 us over what a prepared plan's call on one row took."""
+    return Ratio("overhead", shape, threads, "plan.run", "5 us", tuple(5e-6 / s for s in seconds))
+
+
+def read_ratios(files: Sequence[Path]) -> list[Ratio]:
+    """Return every ratio of the cases in files of rows, whose runs may each have been a part."""
+    cases: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for line in itertools.chain.from_iterable(
+        file.read_text(encoding="utf-8").splitlines() for file in files
+    ):
+        row = json.loads(line)
+        key = (row["group"], row["shape"], row["threads"])
+        cases.setdefault(key, {})[row["contender"]] = row
+    found = []
+    for (group, shape, threads), rows in cases.items():
+        if group == "overhead":
+            seconds = [1e-6 * us for us in rows["plan.run"]["rounds_us"]]
+            found.append(overhead_ratio(shape, threads, seconds))
+            continue
+        for ours, theirs in itertools.permutations(rows.values(), 2):
+            work = ours["rate"] * ours["median_us"] / (theirs["rate"] * theirs["median_us"])
+            pairs = zip(ours["rounds_us"], theirs["rounds_us"], strict=True)
+            names = (ours["contender"], theirs["contender"])
+            rounds = tuple(work * t / o for o, t in pairs)
+            found.append(Ratio(group, shape, threads, *names, rounds, theirs["note"]))
+    return found
 
 
 @dataclass(frozen=True)
@@ -159,7 +192,7 @@ def verdict(goal: Goal, value: float) -> str:
     return "below"
 
 
-def show(lines: Sequence[Line]) -> None:
+def show(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     """Print the table: the least ratio of each goal, and what it reaches."""
     print(f"\n{'goal':36} thr  least  floor   bar  stretch  reached")
     for line in lines:
@@ -169,7 +202,7 @@ def show(lines: Sequence[Line]) -> None:
             f"{line.goal:36} {line.threads:3} {line.value:6.2f}  {floor} {line.bar:5.2f} "
             f"{line.stretch:8.2f}  {line.verdict:8}{mark} {line.shape}, {line.note}"
         )
-    for remark in remarks():
+    for remark in remarks:
         print(f"  {remark}")
 
 
