@@ -200,15 +200,15 @@ class DecodedConfig:
 
     Attributes:
         tokens: rows of A in a tile: 8, 16, 32, 64, 128 or 256.
-        stages: of the ring of folded operands, a multiple of 4.
-        slots: for packed tiles, an even number; 0 for a canonical weight.
+        stages: of the ring of folded operands: 4 or 8.
+        depth: groups of codes that a decoding lane holds or has asked for.
         canonical: the weight was not prepared.
         strict, plain, dtype: as of `FoldedConfig`.
     """
 
     tokens: int
     stages: int
-    slots: int
+    depth: int
     canonical: bool
     strict: bool
     plain: bool
@@ -226,7 +226,7 @@ class DecodedConfig:
             (
                 ("MX_TOKENS", self.tokens),
                 ("MX_STAGES", self.stages),
-                ("MX_SLOTS", self.slots),
+                ("MX_DEPTH", self.depth),
                 ("MX_CANONICAL", int(self.canonical)),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
@@ -253,10 +253,9 @@ class DecodedConfig:
         """Dynamic shared memory of a block; kSharedBytes of the source."""
         stages = self.stages * (self.tokens + self.rows) * TILE_K
         out = self.consumers * self.sum_rows * self.rows * 4
-        slots = self.slots * PACKED_TILE_BYTES
         powers = 2 * 4 * (self.rows + self.tokens)
-        barriers = 8 * (2 * self.stages + self.slots + 4)
-        return stages + out + slots + powers + 8 * 16 + barriers
+        barriers = 8 * (2 * self.stages + 4)
+        return stages + out + powers + 8 * 16 + barriers
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +332,9 @@ def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> 
     tokens = _tokens(problem.m)
     if tokens > 128 and (canonical or folded.strict or _halves_are_faster(problem)):
         tokens = 128
-    stages, slots = (4, 10) if tokens > 128 else (8, 4)
-    slots = 0 if canonical else slots
+    stages, depth = (4, 1) if tokens > 128 else (8, 3)
     plain = folded.plain and tokens >= 64
-    return DecodedConfig(tokens, stages, slots, canonical, folded.strict, plain, folded.dtype)
+    return DecodedConfig(tokens, stages, depth, canonical, folded.strict, plain, folded.dtype)
 
 
 def _halves_are_faster(problem: GemmProblem) -> bool:

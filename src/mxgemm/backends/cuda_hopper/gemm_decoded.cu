@@ -33,8 +33,8 @@
 #ifndef MX_STAGES
 #define MX_STAGES 4
 #endif
-#ifndef MX_SLOTS
-#define MX_SLOTS 10
+#ifndef MX_DEPTH
+#define MX_DEPTH 1
 #endif
 #ifndef MX_CANONICAL
 #define MX_CANONICAL 0
@@ -49,9 +49,8 @@
 constexpr int kTokens = MX_TOKENS, kRows = kTileRows;
 constexpr int kConsumers = kTokens > 128 ? 2 : 1, kGroupTokens = kTokens / kConsumers;
 constexpr int kStages = MX_STAGES;
+constexpr int kDepth = MX_DEPTH;  // groups of its own that a decoding lane holds or has asked for
 constexpr int kDecoders = 2, kDecodingWarps = 4 * kDecoders;
-constexpr int kSlots = MX_CANONICAL ? 0 : MX_SLOTS;  // packed tiles there or on their way
-constexpr int kDepth = 3;  // canonical: groups of its own that a decoding lane has asked for
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kDecoders * kWarpgroup;
 constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
@@ -62,9 +61,11 @@ constexpr int kUnroll = 4;  // stages between drains
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
-constexpr int kUnits = 2;  // blocks of 32 codes that a decoding lane has of a group
-static_assert(kStages % kUnroll == 0, "a trip through the ring is a number of unrolled loops");
-static_assert(kSlots % kDecoders == 0, "a decoding warpgroup keeps to its own slots");
+constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
+constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
+constexpr int kPrefetchStep = 8;
+static_assert((kStages & (kStages - 1)) == 0 && kStages >= kUnroll, "see Cursor, sum_stages");
+static_assert(kPrefetchStep % (kDepth * kDecoders) == 0, "every step is seen");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
 
 // Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
@@ -72,36 +73,22 @@ constexpr int kBoxBytes = kTokens * kTileK, kFoldedBytes = kRows * kTileK;
 constexpr int kFoldedOffset = kStages * kBoxBytes;
 constexpr int kOutOffset = kFoldedOffset + kStages * kFoldedBytes;
 constexpr int kOutBytes = kChunk * kTileRows * 4;  // of one consumer
-constexpr int kSlotsOffset = kOutOffset + kConsumers * kOutBytes;
-constexpr int kPowersOffset = kSlotsOffset + kSlots * kTileBytes;
+constexpr int kPowersOffset = kOutOffset + kConsumers * kOutBytes;
 constexpr int kTableOffset = kPowersOffset + 2 * 4 * kPowers;
 constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
-constexpr int kBarriers = 2 * kStages + kSlots + 4;
+constexpr int kBarriers = 2 * kStages + 4;
 constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
 static_assert(kOutBytes >= 4 * (kGroupTokens + kTileRows), "wide stages keep their powers there");
 
 using Walk = PackedWalk<kTokens, kRows>;
 
-template <int kCount>
+// A place in the ring of stages, by the number of a group among all of this block's.
 struct Cursor {
-  int at = 0;
-  u32 parity = 0;
+  u32 group = 0;
 
-  DEVICE void advance(int steps = 1) {
-    at += steps;
-    if (at >= kCount) {
-      at -= kCount;
-      parity ^= 1;
-    }
-  }
-  DEVICE void retreat(int steps) {
-    at -= steps;
-    if (at < 0) {
-      at += kCount;
-      parity ^= 1;
-    }
-  }
+  DEVICE int at() const { return group % kStages; }
+  DEVICE u32 parity() const { return group / kStages % 2; }
 };
 
 // Which of two buffers, and the parity of its lap, by the number of a tile of this block.
@@ -113,27 +100,31 @@ struct Shared {
 
   DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
   DEVICE u32 folded(int stage) const { return base + kFoldedOffset + stage * kFoldedBytes; }
-  DEVICE u32 slot(int at) const { return base + kSlotsOffset + at * kTileBytes; }
   DEVICE u32 out(int consumer) const { return base + kOutOffset + consumer * kOutBytes; }
   DEVICE u32 powers(int buffer) const { return base + kPowersOffset + buffer * 4 * kPowers; }
   DEVICE u32 table() const { return base + kTableOffset; }
   DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
-  DEVICE u32 empty(int stage) const { return full(kStages + stage); }
-  DEVICE u32 slot_full(int at) const { return full(2 * kStages + at); }
-  DEVICE u32 powers_full(int buffer) const { return full(2 * kStages + kSlots + buffer); }
-  DEVICE u32 powers_empty(int buffer) const { return powers_full(2 + buffer); }
+  DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
+  DEVICE u32 powers_full(int buffer) const { return full(2 * kStages + buffer); }
+  DEVICE u32 powers_empty(int buffer) const { return powers_full(buffer) + 16; }
 };
 
-// What decoders of both kinds of weight share. A warp `piece` of a decoding warpgroup folds 16 rows
-// of a group, two blocks of 32 codes a lane; lane 0 of the first asks for the warpgroup's copies.
+// What a decoding lane holds of a group: kUnits blocks of 32 codes.
+struct Blocks {
+  U32x4 words[kUnits];
+  u32 notes[MX_CANONICAL ? kUnits : 1];  // scales, or both table offsets
+};
+
 struct Decoder {
   const PackedGemm& g;
   const TensorMap& tokens;
   Shared shared;
   Walk walk;
   int index, piece, lane;
-  Cursor<kStages> stage;
-  u32 left, right;  // where in a stage the halves of this lane's first block go
+  Cursor stage;
+  u32 left, right;             // where in a stage the halves of this lane's first block go
+  const u8* source = nullptr;  // packed: this lane's first block of the group it asks for next
+  int token = 0, row = 0;      // where the tile starts
 
   DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
       : g(gemm),
@@ -143,51 +134,68 @@ struct Decoder {
         index(uniform((threadIdx.x - kConsumerThreads) / kWarpgroup)),
         piece(uniform(threadIdx.x / kWarp % 4)),
         lane(threadIdx.x % kWarp) {
-    stage.advance(index);
+    stage.group = index;
     // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
-    const u32 chunk = 2 * unit_step(), swap = unit_row(0) % 8;
-    left = unit_row(0) * kTileK + ((chunk ^ swap) << 4);
+    left = unit_row(0) * kTileK + ((2 * unit_step() ^ unit_row(0) % 8) << 4);
     right = left ^ 16;
   }
+
+  // Numbers of tiles fit an int: 2^31 of them are terabytes.
+  DEVICE const u8* tiles(int group) const {
+    return g.weights + static_cast<long long>(row / kTileRows * walk.groups + group) * kTileBytes;
+  }
+
+  // Goes to this block's tile of a number; whether there is one.
+  DEVICE bool enter(int number) {
+    const int tile = blockIdx.x + number * gridDim.x;
+    token = walk.token(tile);
+    row = walk.row(tile);
+    source = tiles((index + number * walk.groups) % kDecoders) + piece * kPieceBytes + lane * 16;
+    return tile < walk.count;
+  }
+
+  // Brings packed tiles near. Before the kernel before has finished too: it is a hint, and L2 stays
+  // coherent.
+  DEVICE void prefetch(int first, int count) const {
+    count = min(count, walk.groups - first);
+    if (lane == 0 && count > 0) prefetch_bulk(tiles(first), count * kTileBytes);
+  }
+
+  // One warp does so, for the first of the tiles that share them.
+  DEVICE bool prefetches() const { return !MX_CANONICAL && !index && piece == 1 && !token; }
 
   // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.
   DEVICE int unit_row(int unit) const {
     return piece * kPieceRows + unit * 8 + (MX_CANONICAL ? lane / 4 : lane % 8);
   }
   DEVICE int unit_step() const { return MX_CANONICAL ? lane % 4 : lane / 8; }
-  DEVICE bool asks() const { return piece == 0 && lane == 0; }
 
-  // The first group of this warpgroup in the tile of a number: they take turns throughout.
-  DEVICE int first_group(int number) const { return (index + number * walk.groups) % kDecoders; }
-
-  DEVICE void wait_empty() const { mbarrier_wait(shared.empty(stage.at), stage.parity ^ 1); }
-
-  DEVICE void ask_box(int token, int group) const {
-    mbarrier_expect(shared.full(stage.at), kBoxBytes);
-    tma_load(shared.box(stage.at), &tokens, shared.full(stage.at), group * kTileK, token);
-  }
-
-  DEVICE void fold(int unit, const U32x4& v, U32x2 entry) const {
-    auto word = [&](u32 codes) {
-      return MX_CANONICAL ? fold_word(codes, entry) : fold_tile_word(codes, entry);
-    };
-    const U32x2 w0 = word(v.x), w1 = word(v.y), w2 = word(v.z), w3 = word(v.w);
-    const u32 target = shared.folded(stage.at) + unit * 8 * kTileK;
-    store_shared_u32x4(target + left, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
-                                                   : U32x4{w0.x, w1.x, w2.x, w3.x});
-    store_shared_u32x4(target + right, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
-                                                    : U32x4{w0.y, w1.y, w2.y, w3.y});
-  }
-
-  DEVICE void publish() {
-    async_proxy_fence();
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(shared.full(stage.at));
-    stage.advance(kDecoders);
+  // Asks for the blocks of a group.
+  DEVICE void load(Blocks& blocks, int group) {
+    if (group >= walk.groups) return;
+    if (MX_CANONICAL) {
+      const int per_row = g.k / kStepK, block = group * kSteps + lane % 4;
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        const long long at = static_cast<long long>(row + unit_row(unit)) * per_row + block;
+        blocks.words[unit] = {0, 0, 0, 0};
+        blocks.notes[unit] = 0;
+        if (row + unit_row(unit) < g.n && block < per_row) {
+          blocks.words[unit] = load_once(reinterpret_cast<const U32x4*>(g.weights) + at);
+          blocks.notes[unit] = g.b_scales[at];
+        }
+      }
+    } else {
+      const int note = kPieceCodeBytes + lane % 8 * 8 + lane / 8 * 2 - lane * 16;
+      blocks.notes[0] = load_once(reinterpret_cast<const u16*>(source + note));
+      blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source));
+      blocks.words[1] = load_once(reinterpret_cast<const U32x4*>(source) + kPieceCodeBytes / 32);
+      source += kDecoders * kTileBytes;
+    }
   }
 
   // The powers of a tile's rows of B and of A; kRows + kTokens numbers.
-  DEVICE void publish_powers(int number, int token, int row) const {
+  DEVICE void publish_powers(int number) const {
     const int buffer = buffer_of(number);
     mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
     const u32 target = shared.powers(buffer);
@@ -207,145 +215,68 @@ struct Decoder {
     __syncwarp();
     if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
   }
-};
 
-// Packed tiles come by bulk copies to slots, kSlots groups ahead.
-struct PackedDecoder : Decoder {
-  static constexpr int kLaps = kSlots / kDecoders;  // groups of its own that are asked for ahead
-  Cursor<kSlots> slot;
-  const u8* next;           // the packed tile that is asked for next,
-  int next_tile, next_group;  // in the row of a tile of D
-
-  DEVICE PackedDecoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
-      : Decoder(gemm, a, s), next_tile(blockIdx.x), next_group(index) {
-    slot.advance(index);
-    find_next();
-  }
-
-  DEVICE void find_next() {
-    while (next_group >= walk.groups) {
-      next_group -= walk.groups;
-      next_tile += gridDim.x;
-    }
-    // Numbers of packed tiles fit an int: 2^31 of them are terabytes.
-    const int at = walk.row(next_tile) / kTileRows * walk.groups + next_group;
-    next = g.weights + static_cast<long long>(at) * kTileBytes;
-  }
-
-  DEVICE void ask_tile(int at) {
-    if (next_tile >= walk.count) return;
-    mbarrier_expect(shared.slot_full(at), kTileBytes);
-    bulk_load(shared.slot(at), next, kTileBytes, shared.slot_full(at));
-    next += kDecoders * kTileBytes;
-    next_group += kDecoders;
-    if (next_group >= walk.groups) find_next();
-  }
-
-  DEVICE void ask_first_tiles() {
-    if (!asks()) return;
-#pragma unroll 1
-    for (int i = 0; i < kLaps - 1; ++i) ask_tile(index + i * kDecoders);
-  }
-
-  // The box of a group and, since the group before of this warpgroup has left its slot when its
-  // stage is full, a packed tile there.
-  DEVICE void ask(int token, int group) {
-    ask_box(token, group);
-    Cursor<kStages> before = stage;
-    before.retreat(kDecoders);
-    mbarrier_wait(shared.full(before.at), before.parity);
-    ask_tile(slot.at >= kDecoders ? slot.at - kDecoders : slot.at + kSlots - kDecoders);
-  }
-
-  DEVICE void run() {
-    int number = 0;
-#pragma unroll 1
-    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
-      const int token = walk.token(tile);
-      publish_powers(number, token, walk.row(tile));
-#pragma unroll 1
-      for (int group = first_group(number); group < walk.groups; group += kDecoders) {
-        const u32 source = shared.slot(slot.at) + piece * kPieceBytes;
-        const u32 codes = source + lane * 16;
-        const u32 notes = source + kPieceCodeBytes + lane % 8 * 8 + lane / 8 * 2;
-        mbarrier_wait(shared.slot_full(slot.at), slot.parity);
-        const u32 offsets = load_shared_u16(notes);
-        const U32x4 upper = load_shared_u32x4(codes);
-        const U32x4 lower = load_shared_u32x4(codes + kPieceCodeBytes / 2);
-        const U32x2 first = load_shared_u32x2(shared.table() + (offsets & 255));
-        const U32x2 second = load_shared_u32x2(shared.table() + (offsets >> 8));
-        wait_empty();
-        if (asks()) ask(token, group);
-        fold(0, upper, first);
-        fold(1, lower, second);
-        publish();
-        slot.advance(kDecoders);
-      }
-    }
-  }
-};
-
-// Canonical rows, straight from memory to registers; their powers come from their scales.
-struct CanonicalDecoder : Decoder {
-  struct Blocks {
-    U32x4 words[kUnits];
-    u32 scales[kUnits];
-  };
-  int token = 0, row = 0;  // where the tile starts
-
-  DEVICE CanonicalDecoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
-      : Decoder(gemm, a, s) {}
-
-  // Asks for the blocks of a group.
-  DEVICE void load(Blocks& blocks, int group) const {
-    if (group >= walk.groups) return;
-    const int per_row = g.k / kStepK, block = group * kSteps + lane % 4;
-#pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) {
-      const long long at = static_cast<long long>(row + unit_row(unit)) * per_row + block;
-      blocks.words[unit] = {0, 0, 0, 0};
-      blocks.scales[unit] = 0;
-      if (row + unit_row(unit) < g.n && block < per_row) {
-        blocks.words[unit] = load_once(reinterpret_cast<const U32x4*>(g.weights) + at);
-        blocks.scales[unit] = g.b_scales[at];
-      }
-    }
-  }
-
-  // Folds one group and asks for the blocks of a later one in their place; after the fence, which
-  // would wait for them.
-  DEVICE void decode(Blocks& blocks, int group, u32 powers) {
-    wait_empty();
-    if (asks()) ask_box(token, group);
+  // Folds one group into its stage and asks for the blocks of `next` in their place; after the
+  // fence, which would wait for them.
+  DEVICE void decode(Blocks& blocks, int group, int next, u32 powers) {
+    U32x2 entries[kUnits];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const int power = load_shared_u32(powers + 4 * unit_row(i));
-      fold(i, blocks.words[i],
-           load_shared_u32x2(shared.table() + fold_offset(blocks.scales[i], power)));
+      const u32 offset =
+          MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_u32(powers + 4 * unit_row(i)))
+                       : (blocks.notes[0] >> (8 * i)) & 255;
+      entries[i] = load_shared_u32x2(shared.table() + offset);
     }
-    publish();
-    load(blocks, group + kDepth * kDecoders);
+    const u32 full = shared.full(stage.at()), target = shared.folded(stage.at());
+    mbarrier_wait(shared.empty(stage.at()), stage.parity() ^ 1);
+    if (piece == 0 && lane == 0) {
+      mbarrier_expect(full, kBoxBytes);
+      tma_load(shared.box(stage.at()), &tokens, full, group * kTileK, token);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const U32x4& v = blocks.words[i];
+      const U32x2 w0 = fold(v.x, entries[i]), w1 = fold(v.y, entries[i]);
+      const U32x2 w2 = fold(v.z, entries[i]), w3 = fold(v.w, entries[i]);
+      const u32 unit = target + i * 8 * kTileK;
+      store_shared_u32x4(unit + left, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
+                                                   : U32x4{w0.x, w1.x, w2.x, w3.x});
+      store_shared_u32x4(unit + right, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
+                                                    : U32x4{w0.y, w1.y, w2.y, w3.y});
+    }
+    async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(full);
+    stage.group += kDecoders;
+    load(blocks, next);
+  }
+
+  static DEVICE U32x2 fold(u32 word, U32x2 entry) {
+    return MX_CANONICAL ? fold_word(word, entry) : fold_tile_word(word, entry);
   }
 
   DEVICE void run() {
-    int number = 0;
 #pragma unroll 1
-    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
-      token = walk.token(tile);
-      row = walk.row(tile);
-      publish_powers(number, token, row);
-      const int first = first_group(number);
+    for (int number = 0; enter(number); ++number) {
+      const int first = (index + number * walk.groups) % kDecoders;  // they take turns throughout
+      if (number && prefetches()) prefetch(0, kPrefetch);
+      publish_powers(number);
       Blocks blocks[kDepth];
 #pragma unroll
-      for (int i = 0; i < kDepth; ++i) load(blocks[i], first + i * kDecoders);
+      for (int i = 0; i < kDepth; ++i) {
+        load(blocks[i], first + i * kDecoders);
+      }
       const u32 powers = shared.powers(buffer_of(number));
-      mbarrier_wait(shared.powers_full(buffer_of(number)), parity_of(number));
+      if (MX_CANONICAL) mbarrier_wait(shared.powers_full(buffer_of(number)), parity_of(number));
 #pragma unroll 1
       for (int group = first; group < walk.groups; group += kDepth * kDecoders) {
+        if (prefetches() && group % kPrefetchStep < kDepth * kDecoders) {
+          prefetch(group / kPrefetchStep * kPrefetchStep + kPrefetch, kPrefetchStep);
+        }
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) {
           const int at = group + i * kDecoders;
-          if (at < walk.groups) decode(blocks[i], at, powers);
+          if (at < walk.groups) decode(blocks[i], at, at + kDepth * kDecoders, powers);
         }
       }
     }
@@ -356,7 +287,7 @@ struct Consumer {
   const PackedGemm& g;
   Shared shared;
   int index, warp, lane, thread;
-  Cursor<kStages> filled;
+  Cursor filled;
   u32 powers = 0;  // of the tile at hand
 
   DEVICE Consumer(const PackedGemm& gemm, Shared s)
@@ -383,7 +314,6 @@ struct Consumer {
     return __reduce_max_sync(~0u, static_cast<u32>(largest));
   }
 
-  DEVICE void wait_full(int stage) const { mbarrier_wait(shared.full(stage), filled.parity); }
   DEVICE void release(int stage) const {
     if (lane == 0) mbarrier_arrive(shared.empty(stage));
   }
@@ -410,21 +340,26 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // Sums kBlocks stages, all in this trip through the ring, into `total`; nothing is in flight
-  // before or after.
+  // Sums kBlocks stages into `total`; nothing is in flight before or after. Neither half of them
+  // may leave the end of the ring: then two places and constants give all addresses.
   template <int kBlocks>
   DEVICE void sum_stages(float (&total)[kAccumulators], float (&even)[kAccumulators],
                          float (&odd)[kAccumulators]) {
-    constexpr int kBatches = kBlocks * kBatchesPerStage;
-    const int first = kBlocks == kStages ? 0 : filled.at;
+    constexpr int kBatches = kBlocks * kBatchesPerStage, kHalf = kBlocks > 1 ? kBlocks / 2 : 1;
+    const Cursor second{filled.group + kHalf};
+    const int places[2] = {filled.at(), second.at()};
+    const u32 parities[2] = {filled.parity(), second.parity()};
+    auto stage_of = [&](int batch) {
+      const int block = batch / kBatchesPerStage;
+      return places[block / kHalf] + block % kHalf;
+    };
     auto begin = [&](float (&sum)[kAccumulators], int batch) {
-      const int stage = first + batch / kBatchesPerStage, part = batch % kBatchesPerStage;
-      if (part == 0) wait_full(stage);
+      const int stage = stage_of(batch), part = batch % kBatchesPerStage;
+      if (part == 0) mbarrier_wait(shared.full(stage), parities[batch / kBatchesPerStage / kHalf]);
       start(sum, stage, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
     };
     auto finish = [&](float (&sum)[kAccumulators], int batch) {
-      const int stage = first + batch / kBatchesPerStage, part = batch % kBatchesPerStage;
-      if (part == kBatchesPerStage - 1) release(stage);
+      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release(stage_of(batch));
       pin(sum);
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
@@ -448,7 +383,28 @@ struct Consumer {
     } else {
       finish(odd, kBatches - 1);
     }
-    filled.advance(kBlocks);
+    filled.group += kBlocks;
+  }
+
+  // Sums a tile. The second consumer starts with half as many stages, so that one multiplies while
+  // the other drains.
+  DEVICE void sum_groups(float (&total)[kAccumulators], float (&even)[kAccumulators],
+                         float (&odd)[kAccumulators], int left) {
+    bool in_turn = index == 0;
+    while (left > 0) {
+#pragma unroll 1
+      for (; in_turn && left >= kUnroll && filled.group % (kUnroll / 2) == 0; left -= kUnroll) {
+        sum_stages<kUnroll>(total, even, odd);
+      }
+      in_turn = true;
+      if (left >= 2) {
+        sum_stages<2>(total, even, odd);
+        left -= 2;
+      } else if (left > 0) {
+        sum_stages<1>(total, even, odd);
+        --left;
+      }
+    }
   }
 
   // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
@@ -457,7 +413,8 @@ struct Consumer {
                              int row, int group) {
     const u32 scratch = shared.out(index);  // int32 [tokens + rows], in the idle output buffer
     const int blocks = g.k / kStepK, upper = kGroupTokens + warp * 16 + lane / 4;
-    wait_full(filled.at);
+    const int stage = filled.at();
+    mbarrier_wait(shared.full(stage), filled.parity());
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
       const int block = group * kSteps + step;
@@ -472,7 +429,7 @@ struct Consumer {
       sync();
       pin(sum);
       wgmma_fence();
-      Wgmma<kGroupTokens>::shared(sum, rows(filled.at) + 2 * step, box(filled.at) + 2 * step, 0);
+      Wgmma<kGroupTokens>::shared(sum, rows(stage) + 2 * step, box(stage) + 2 * step, 0);
       wgmma_commit();
       wgmma_wait<0>();
       pin(sum);
@@ -488,8 +445,8 @@ struct Consumer {
         total[i + 3] += scale_by_power(sum[i + 3], p1 + q1);
       }
     }
-    release(filled.at);
-    filled.advance();
+    release(stage);
+    ++filled.group;
   }
 
   // total * 2^(row power + token power). Easy powers multiply one after the other; others in halves
@@ -596,17 +553,7 @@ struct Consumer {
           sum_stage_wide(total, even, token, row, group);
         }
       } else {
-        int left = walk.groups;
-        while (left > 0) {
-#pragma unroll 1
-          for (; left >= kUnroll && filled.at % kUnroll == 0; left -= kUnroll) {
-            sum_stages<kUnroll>(total, even, odd);
-          }
-          if (left > 0) {
-            sum_stages<1>(total, even, odd);
-            --left;
-          }
-        }
+        sum_groups(total, even, odd, walk.groups);
         scale(total, largest <= kEasyPower);
       }
       __syncwarp();  // every lane has read its powers
@@ -630,6 +577,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                  const __grid_constant__ PackedGemm g) {
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
+  const bool decodes = uniform(threadIdx.x / kWarpgroup) >= kConsumers;
 
   // Prologue
   let_next_grid_start();
@@ -638,32 +586,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(shared.full(i), 1 + 4);
       mbarrier_init(shared.empty(i), 4 * kConsumers);
     }
-    for (int i = 0; i < kSlots; ++i) mbarrier_init(shared.slot_full(i), 1);
     for (int i = 0; i < 2; ++i) {
       mbarrier_init(shared.powers_full(i), kDecodingWarps);
       mbarrier_init(shared.powers_empty(i), 4 * kConsumers);
     }
     mbarrier_init_fence();
   }
+  Decoder decoder(g, a, shared);
+  if (decodes && decoder.enter(0) && decoder.prefetches()) decoder.prefetch(0, kPrefetch);
   fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
   __syncthreads();
+  wait_for_previous_grid();
 
   // Steady state, drain and epilogue, by role
-  if (uniform(threadIdx.x / kWarpgroup) >= kConsumers) {
+  if (decodes) {
     give_registers<kDecoderRegisters>();
-    if constexpr (MX_CANONICAL) {
-      wait_for_previous_grid();
-      CanonicalDecoder(g, a, shared).run();
-    } else {
-      PackedDecoder decoder(g, a, shared);
-      if (g.early) decoder.ask_first_tiles();
-      wait_for_previous_grid();
-      if (!g.early) decoder.ask_first_tiles();
-      decoder.run();
-    }
+    decoder.run();
   } else {
     take_registers<kConsumerRegisters>();
-    wait_for_previous_grid();
     Consumer(g, shared).run(d);
   }
 }
