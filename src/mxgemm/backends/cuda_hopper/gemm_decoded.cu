@@ -65,7 +65,7 @@ constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of
 constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
 constexpr int kPrefetchStep = 8;
 static_assert((kStages & (kStages - 1)) == 0 && kStages >= kUnroll, "see Cursor, sum_stages");
-static_assert(kPrefetchStep % (kDepth * kDecoders) == 0, "every step is seen");
+static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
 
 // Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
