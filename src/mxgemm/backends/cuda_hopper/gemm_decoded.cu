@@ -64,6 +64,7 @@ constexpr int kPowers = kRows + kTokens;
 constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
 constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
 constexpr int kPrefetchStep = 8;
+constexpr int kBoxesAhead = kStages - kDecoders;  // groups
 static_assert((kStages & (kStages - 1)) == 0 && kStages >= kUnroll, "see Cursor, sum_stages");
 static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
@@ -138,6 +139,24 @@ struct Decoder {
     // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
     left = unit_row(0) * kTileK + ((2 * unit_step() ^ unit_row(0) % 8) << 4);
     right = left ^ 16;
+  }
+
+  DEVICE bool has_room(Cursor box) const {
+    return mbarrier_test(shared.empty(box.at()), box.parity() ^ 1);
+  }
+
+  // Asks for the box of a group of the tile of a number, or of a later tile when the group is none
+  // of its; by one lane.
+  DEVICE void ask_box(Cursor box, int number, int group) const {
+    int at = token;
+    if (group >= walk.groups) {
+      for (; group >= walk.groups; group -= walk.groups) ++number;
+      const int tile = blockIdx.x + number * gridDim.x;
+      if (tile >= walk.count) return;
+      at = walk.token(tile);
+    }
+    mbarrier_expect(shared.full(box.at()), kBoxBytes);
+    tma_load(shared.box(box.at()), &tokens, shared.full(box.at()), group * kTileK, at);
   }
 
   // Numbers of tiles fit an int: 2^31 of them are terabytes.
@@ -216,9 +235,10 @@ struct Decoder {
     if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
   }
 
-  // Folds one group into its stage and asks for the blocks of `next` in their place; after the
-  // fence, which would wait for them.
-  DEVICE void decode(Blocks& blocks, int group, int next, u32 powers) {
+  // Folds one group into its stage and asks for the blocks of a later one in their place; after the
+  // fence, which would wait for them. One lane asks for the box that takes the place of the group
+  // before: in the middle, if that has left, since boxes take longer than a group.
+  DEVICE void decode(Blocks& blocks, int number, int group, u32 powers) {
     U32x2 entries[kUnits];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -228,11 +248,9 @@ struct Decoder {
       entries[i] = load_shared_u32x2(shared.table() + offset);
     }
     const u32 full = shared.full(stage.at()), target = shared.folded(stage.at());
+    const Cursor box{stage.group + kBoxesAhead};
+    bool asks = piece == stage.group / kDecoders % 4 && lane == 0;
     mbarrier_wait(shared.empty(stage.at()), stage.parity() ^ 1);
-    if (piece == 0 && lane == 0) {
-      mbarrier_expect(full, kBoxBytes);
-      tma_load(shared.box(stage.at()), &tokens, full, group * kTileK, token);
-    }
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const U32x4& v = blocks.words[i];
@@ -243,12 +261,20 @@ struct Decoder {
                                                    : U32x4{w0.x, w1.x, w2.x, w3.x});
       store_shared_u32x4(unit + right, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
                                                     : U32x4{w0.y, w1.y, w2.y, w3.y});
+      if (i == 0 && asks && has_room(box)) {
+        ask_box(box, number, group + kBoxesAhead);
+        asks = false;
+      }
     }
     async_proxy_fence();
     __syncwarp();
     if (lane == 0) mbarrier_arrive(full);
     stage.group += kDecoders;
-    load(blocks, next);
+    load(blocks, group + kDepth * kDecoders);
+    if (asks) {
+      mbarrier_wait(shared.empty(box.at()), box.parity() ^ 1);
+      ask_box(box, number, group + kBoxesAhead);
+    }
   }
 
   static DEVICE U32x2 fold(u32 word, U32x2 entry) {
@@ -256,6 +282,9 @@ struct Decoder {
   }
 
   DEVICE void run() {
+    if (piece == 0 && lane == 0) {
+      for (u32 i = index; i < kBoxesAhead; i += kDecoders) ask_box(Cursor{i}, 0, i);
+    }
 #pragma unroll 1
     for (int number = 0; enter(number); ++number) {
       const int first = (index + number * walk.groups) % kDecoders;  // they take turns throughout
@@ -276,7 +305,7 @@ struct Decoder {
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) {
           const int at = group + i * kDecoders;
-          if (at < walk.groups) decode(blocks[i], at, at + kDepth * kDecoders, powers);
+          if (at < walk.groups) decode(blocks[i], number, at, powers);
         }
       }
     }

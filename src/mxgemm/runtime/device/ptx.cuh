@@ -60,6 +60,18 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// As mbarrier_wait, but returns at once: whether there was nothing to wait for.
+DEVICE bool mbarrier_test(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.b32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done;
+}
+
 // ---- copies
 
 DEVICE void tma_load(u32 target, const TensorMap* map, u32 barrier, int column, int row) {
