@@ -1,22 +1,21 @@
 // D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see
-// packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warpgroups of its own.
+// packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warps of their own.
 //
 // Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
 //            int16; b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0
 //            scales.
 // Tile walk  persistent, tiles of kTokens rows of A x 64 of B; see PackedWalk.
-// Roles      one or two consumer warpgroups, up to 128 tokens each; behind them two decoding
-//            warpgroups, which take groups of 128 k in turns.
-// Pipeline   a decoding lane holds or has asked for the codes of kDepth groups; stages of one box
-//            of A | 64 rows of E4M3 are full when the box has arrived and four decoding warps are
-//            done, empty when every consumer warp is. Packed tiles are brought to L2 kPrefetch
-//            groups ahead, the first of them before the previous kernel in the stream has finished.
-// Powers     the decoding warps bring a tile's row powers to shared memory, two buffers; those of a
-//            canonical B they find from its scales.
+// Roles      one or two consumer warpgroups, up to 128 tokens each; behind them seven decoding
+//            warps, which take pieces of 16 rows x 128 k in turns, and one that asks for copies.
+// Pipeline   stages of one box of A | 64 rows of E4M3 are full when the box has arrived and four
+//            pieces are decoded, empty when every consumer warp is done. Packed tiles come by bulk
+//            copies to kSlots slots, or codes straight to registers, kDepth pieces ahead.
+// Powers     of a tile's rows are brought to shared memory, two buffers, by the asking warp; those
+//            of a canonical B all eight find from its scales.
 // Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
 //            in gemm_folded.cu.
 // Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
-//            add it | ...; drained every kUnroll stages: more fill the instruction cache.
+//            add it | ...; drained every kUnroll stages, the two consumers in turns.
 // Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
 //            shared memory and epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
@@ -32,6 +31,9 @@
 #endif
 #ifndef MX_STAGES
 #define MX_STAGES 4
+#endif
+#ifndef MX_SLOTS
+#define MX_SLOTS 8
 #endif
 #ifndef MX_DEPTH
 #define MX_DEPTH 1
@@ -49,10 +51,11 @@
 constexpr int kTokens = MX_TOKENS, kRows = kTileRows;
 constexpr int kConsumers = kTokens > 128 ? 2 : 1, kGroupTokens = kTokens / kConsumers;
 constexpr int kStages = MX_STAGES;
-constexpr int kDepth = MX_DEPTH;  // groups of its own that a decoding lane holds or has asked for
-constexpr int kDecoders = 2, kDecodingWarps = 4 * kDecoders;
+constexpr int kSlots = MX_SLOTS;  // packed tiles there or on their way
+constexpr int kDepth = MX_DEPTH;  // pieces that a decoding lane holds or has asked for
+constexpr int kDecoders = 7;      // warps; one more asks for copies
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
-constexpr int kThreads = kConsumerThreads + kDecoders * kWarpgroup;
+constexpr int kThreads = kConsumerThreads + (kDecoders + 1) * kWarp;
 constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
 constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
@@ -61,12 +64,13 @@ constexpr int kUnroll = 4;  // stages between drains
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
-constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
-constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
+constexpr int kUnits = 2;      // blocks of 32 codes that a lane has of a piece
+constexpr int kPrefetch = 16;  // without slots: groups whose packed tiles are brought to L2 ahead
 constexpr int kPrefetchStep = 8;
-constexpr int kBoxesAhead = kStages - kDecoders;  // groups
-static_assert((kStages & (kStages - 1)) == 0 && kStages >= kUnroll, "see Cursor, sum_stages");
-static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
+constexpr int kTilesAhead = kSlots - kStages;  // groups for which slots are filled ahead of boxes
+static_assert((kStages & (kStages - 1)) == 0 && (kSlots & (kSlots - 1)) == 0, "see Cursor");
+static_assert(kStages % kUnroll == 0, "see sum_stages");
+static_assert(kSlots == 0 || kTilesAhead > 0, "slots are left before their tiles' stages");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
 
 // Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
@@ -74,22 +78,24 @@ constexpr int kBoxBytes = kTokens * kTileK, kFoldedBytes = kRows * kTileK;
 constexpr int kFoldedOffset = kStages * kBoxBytes;
 constexpr int kOutOffset = kFoldedOffset + kStages * kFoldedBytes;
 constexpr int kOutBytes = kChunk * kTileRows * 4;  // of one consumer
-constexpr int kPowersOffset = kOutOffset + kConsumers * kOutBytes;
+constexpr int kSlotsOffset = kOutOffset + kConsumers * kOutBytes;
+constexpr int kPowersOffset = kSlotsOffset + kSlots * kTileBytes;
 constexpr int kTableOffset = kPowersOffset + 2 * 4 * kPowers;
 constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
-constexpr int kBarriers = 2 * kStages + 4;
+constexpr int kBarriers = 2 * kStages + 4 + kSlots;
 constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
 static_assert(kOutBytes >= 4 * (kGroupTokens + kTileRows), "wide stages keep their powers there");
 
 using Walk = PackedWalk<kTokens, kRows>;
 
-// A place in the ring of stages, by the number of a group among all of this block's.
+// A place in a ring, by the number of a group among all of this block's.
+template <int kCount>
 struct Cursor {
   u32 group = 0;
 
-  DEVICE int at() const { return group % kStages; }
-  DEVICE u32 parity() const { return group / kStages % 2; }
+  DEVICE int at() const { return group % kCount; }
+  DEVICE u32 parity() const { return group / kCount % 2; }
 };
 
 // Which of two buffers, and the parity of its lap, by the number of a tile of this block.
@@ -101,155 +107,216 @@ struct Shared {
 
   DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
   DEVICE u32 folded(int stage) const { return base + kFoldedOffset + stage * kFoldedBytes; }
+  DEVICE u32 slot(int at) const { return base + kSlotsOffset + at * kTileBytes; }
   DEVICE u32 out(int consumer) const { return base + kOutOffset + consumer * kOutBytes; }
   DEVICE u32 powers(int buffer) const { return base + kPowersOffset + buffer * 4 * kPowers; }
   DEVICE u32 table() const { return base + kTableOffset; }
   DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
-  DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
+  DEVICE u32 empty(int stage) const { return full(kStages + stage); }
   DEVICE u32 powers_full(int buffer) const { return full(2 * kStages + buffer); }
-  DEVICE u32 powers_empty(int buffer) const { return powers_full(buffer) + 16; }
+  DEVICE u32 powers_empty(int buffer) const { return powers_full(2 + buffer); }
+  DEVICE u32 slot_full(int at) const { return powers_full(4 + at); }
 };
 
-// What a decoding lane holds of a group: kUnits blocks of 32 codes.
-struct Blocks {
-  U32x4 words[kUnits];
-  u32 notes[MX_CANONICAL ? kUnits : 1];  // scales, or both table offsets
-};
-
-struct Decoder {
+// What the warps that do not multiply know.
+struct Helper {
   const PackedGemm& g;
-  const TensorMap& tokens;
   Shared shared;
   Walk walk;
-  int index, piece, lane;
-  Cursor stage;
-  u32 left, right;             // where in a stage the halves of this lane's first block go
-  const u8* source = nullptr;  // packed: this lane's first block of the group it asks for next
-  int token = 0, row = 0;      // where the tile starts
+  int warp, lane;
+  int token = 0, row = 0;  // where the tile starts
 
-  DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
+  DEVICE Helper(const PackedGemm& gemm, Shared s)
       : g(gemm),
-        tokens(a),
         shared(s),
         walk(gemm),
-        index(uniform((threadIdx.x - kConsumerThreads) / kWarpgroup)),
-        piece(uniform(threadIdx.x / kWarp % 4)),
-        lane(threadIdx.x % kWarp) {
-    stage.group = index;
-    // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
-    left = unit_row(0) * kTileK + ((2 * unit_step() ^ unit_row(0) % 8) << 4);
-    right = left ^ 16;
-  }
-
-  DEVICE bool has_room(Cursor box) const {
-    return mbarrier_test(shared.empty(box.at()), box.parity() ^ 1);
-  }
-
-  // Asks for the box of a group of the tile of a number, or of a later tile when the group is none
-  // of its; by one lane.
-  DEVICE void ask_box(Cursor box, int number, int group) const {
-    int at = token;
-    if (group >= walk.groups) {
-      for (; group >= walk.groups; group -= walk.groups) ++number;
-      const int tile = blockIdx.x + number * gridDim.x;
-      if (tile >= walk.count) return;
-      at = walk.token(tile);
-    }
-    mbarrier_expect(shared.full(box.at()), kBoxBytes);
-    tma_load(shared.box(box.at()), &tokens, shared.full(box.at()), group * kTileK, at);
-  }
-
-  // Numbers of tiles fit an int: 2^31 of them are terabytes.
-  DEVICE const u8* tiles(int group) const {
-    return g.weights + static_cast<long long>(row / kTileRows * walk.groups + group) * kTileBytes;
-  }
+        warp(uniform((threadIdx.x - kConsumerThreads) / kWarp)),
+        lane(threadIdx.x % kWarp) {}
 
   // Goes to this block's tile of a number; whether there is one.
   DEVICE bool enter(int number) {
     const int tile = blockIdx.x + number * gridDim.x;
     token = walk.token(tile);
     row = walk.row(tile);
-    source = tiles((index + number * walk.groups) % kDecoders) + piece * kPieceBytes + lane * 16;
     return tile < walk.count;
   }
+
+  // A packed tile of these rows. Numbers of tiles fit an int: 2^31 of them are terabytes.
+  DEVICE const u8* packed(int first_row, int group) const {
+    return g.weights +
+           static_cast<long long>(first_row / kTileRows * walk.groups + group) * kTileBytes;
+  }
+
+  // The powers of a tile's rows of B and of A, kRows + kTokens numbers, by one warp; those of
+  // canonical rows by all.
+  DEVICE void publish_powers(int number) const {
+    constexpr int kFirst = MX_CANONICAL ? kRows : 0;
+    const int buffer = buffer_of(number);
+    mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
+    const u32 target = shared.powers(buffer);
+    if (MX_CANONICAL) {
+      constexpr int kShare = kRows / (kDecoders + 1);
+      find_row_powers<kShare>(g.weights, g.b_scales, row + warp * kShare, g.n, g.k / kStepK,
+                              target + 4 * warp * kShare);
+    }
+    if (warp == kDecoders) {
+#pragma unroll 4
+      for (int i = kFirst + lane; i < kPowers; i += kWarp) {
+        const int at = token + i - kRows;
+        const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
+        store_shared_u32(target + 4 * i, power);
+      }
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
+  }
+};
+
+// The warp that asks for copies.
+struct Producer : Helper {
+  const TensorMap& tokens;
+  const u8* next = nullptr;               // the packed tile whose slot is filled next,
+  int next_number = 0, next_group = 0;    // of which tile of this block
+  Cursor<kSlots ? kSlots : 1> slot;
+
+  DEVICE Producer(const PackedGemm& gemm, const TensorMap& a, Shared s)
+      : Helper(gemm, s), tokens(a) {}
 
   // Brings packed tiles near. Before the kernel before has finished too: it is a hint, and L2 stays
   // coherent.
   DEVICE void prefetch(int first, int count) const {
     count = min(count, walk.groups - first);
-    if (lane == 0 && count > 0) prefetch_bulk(tiles(first), count * kTileBytes);
+    if (lane == 0 && count > 0 && token == 0) {  // other tokens share them
+      prefetch_bulk(packed(row, first), count * kTileBytes);
+    }
   }
 
-  // One warp does so, for the first of the tiles that share them.
-  DEVICE bool prefetches() const { return !MX_CANONICAL && !index && piece == 1 && !token; }
-
-  // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.
-  DEVICE int unit_row(int unit) const {
-    return piece * kPieceRows + unit * 8 + (MX_CANONICAL ? lane / 4 : lane % 8);
+  DEVICE void fill_slot() {
+    const int tile = blockIdx.x + next_number * gridDim.x;
+    if (tile >= walk.count) return;
+    if (next_group == 0) next = packed(walk.row(tile), 0);
+    if (lane == 0) {
+      mbarrier_expect(shared.slot_full(slot.at()), kTileBytes);
+      bulk_load(shared.slot(slot.at()), next, kTileBytes, shared.slot_full(slot.at()));
+    }
+    ++slot.group;
+    next += kTileBytes;
+    if (++next_group == walk.groups) {
+      next_group = 0;
+      ++next_number;
+    }
   }
-  DEVICE int unit_step() const { return MX_CANONICAL ? lane % 4 : lane / 8; }
 
-  // Asks for the blocks of a group.
-  DEVICE void load(Blocks& blocks, int group) {
+  // What may begin before the kernel before has finished, if B is known to be there.
+  DEVICE void begin(bool is_there) {
+    if (MX_CANONICAL || !enter(0)) return;
+    if (kSlots && is_there) {
+      for (int i = 0; i < kTilesAhead; ++i) fill_slot();
+    } else {
+      prefetch(0, kPrefetch);
+    }
+  }
+
+  DEVICE void run() {
+    if (kSlots && slot.group == 0) {
+      for (int i = 0; i < kTilesAhead; ++i) fill_slot();
+    }
+    Cursor<kStages> stage;
+#pragma unroll 1
+    for (int number = 0; enter(number); ++number) {
+      if (!MX_CANONICAL && !kSlots && number) prefetch(0, kPrefetch);
+#pragma unroll 1
+      for (int group = 0; group < walk.groups; ++group, ++stage.group) {
+        // Then the slot of the group before in this stage has been left, too.
+        mbarrier_wait(shared.empty(stage.at()), stage.parity() ^ 1);
+        if (lane == 0) {
+          const u32 full = shared.full(stage.at());
+          mbarrier_expect(full, kBoxBytes);
+          tma_load(shared.box(stage.at()), &tokens, full, group * kTileK, token);
+        }
+        if (kSlots) fill_slot();
+        if (!MX_CANONICAL && !kSlots && group % kPrefetchStep == 0) {
+          prefetch(group + kPrefetch, kPrefetchStep);
+        }
+        if (group == 0) publish_powers(number);
+      }
+    }
+  }
+};
+
+struct Decoder : Helper {
+  // What a lane holds of a piece: kUnits blocks of 32 codes.
+  struct Blocks {
+    U32x4 words[kUnits];
+    u32 notes[MX_CANONICAL ? kUnits : 1];  // scales, or both table offsets
+  };
+  u32 left, right;      // where in a piece of a stage the halves of this lane's first block go
+  u32 first_group = 0;  // of the tile, among all of this block's
+
+  DEVICE Decoder(const PackedGemm& gemm, Shared s) : Helper(gemm, s) {
+    // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
+    left = lane_row() * kTileK + ((2 * lane_step() ^ lane_row()) << 4);
+    right = left ^ 16;
+  }
+
+  // Row of a piece, of its first 8, and which of the group's four blocks.
+  DEVICE int lane_row() const { return MX_CANONICAL ? lane / 4 : lane % 8; }
+  DEVICE int lane_step() const { return MX_CANONICAL ? lane % 4 : lane / 8; }
+
+  // Asks for the blocks of a piece of the tile, or takes them from their slot.
+  DEVICE void load(Blocks& blocks, u32 at) const {
+    const int piece = at % kPieces, group = at / kPieces;
     if (group >= walk.groups) return;
     if (MX_CANONICAL) {
-      const int per_row = g.k / kStepK, block = group * kSteps + lane % 4;
+      const int per_row = g.k / kStepK, block = group * kSteps + lane_step();
 #pragma unroll
-      for (int unit = 0; unit < kUnits; ++unit) {
-        const long long at = static_cast<long long>(row + unit_row(unit)) * per_row + block;
-        blocks.words[unit] = {0, 0, 0, 0};
-        blocks.notes[unit] = 0;
-        if (row + unit_row(unit) < g.n && block < per_row) {
-          blocks.words[unit] = load_once(reinterpret_cast<const U32x4*>(g.weights) + at);
-          blocks.notes[unit] = g.b_scales[at];
+      for (int i = 0; i < kUnits; ++i) {
+        const int from = row + piece * kPieceRows + i * 8 + lane_row();
+        const long long index = static_cast<long long>(from) * per_row + block;
+        blocks.words[i] = {0, 0, 0, 0};
+        blocks.notes[i] = 0;
+        if (from < g.n && block < per_row) {
+          blocks.words[i] = load_once(reinterpret_cast<const U32x4*>(g.weights) + index);
+          blocks.notes[i] = g.b_scales[index];
         }
       }
+      return;
+    }
+    const int codes = piece * kPieceBytes + lane * 16;
+    const int note = piece * kPieceBytes + kPieceCodeBytes + lane_row() * 8 + lane_step() * 2;
+    if (kSlots) {
+      const Cursor<kSlots ? kSlots : 1> slot{first_group + group};
+      const u32 source = shared.slot(slot.at());
+      mbarrier_wait(shared.slot_full(slot.at()), slot.parity());
+      blocks.notes[0] = load_shared_u16(source + note);
+      blocks.words[0] = load_shared_u32x4(source + codes);
+      blocks.words[1] = load_shared_u32x4(source + codes + kPieceCodeBytes / 2);
     } else {
-      const int note = kPieceCodeBytes + lane % 8 * 8 + lane / 8 * 2 - lane * 16;
+      const u8* source = packed(row, group);
       blocks.notes[0] = load_once(reinterpret_cast<const u16*>(source + note));
-      blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source));
-      blocks.words[1] = load_once(reinterpret_cast<const U32x4*>(source) + kPieceCodeBytes / 32);
-      source += kDecoders * kTileBytes;
+      blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source + codes));
+      blocks.words[1] =
+          load_once(reinterpret_cast<const U32x4*>(source + codes + kPieceCodeBytes / 2));
     }
   }
 
-  // The powers of a tile's rows of B and of A; kRows + kTokens numbers.
-  DEVICE void publish_powers(int number) const {
-    const int buffer = buffer_of(number);
-    mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
-    const u32 target = shared.powers(buffer);
-#pragma unroll 1
-    for (int i = threadIdx.x - kConsumerThreads; i < kPowers; i += kDecoders * kWarpgroup) {
-      if (MX_CANONICAL && i < kRows) continue;
-      const int at = token + i - kRows;
-      const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
-      store_shared_u32(target + 4 * i, power);
-    }
-    if (MX_CANONICAL) {
-      constexpr int kShare = kRows / kDecodingWarps;
-      const int first = (4 * index + piece) * kShare;
-      find_row_powers<kShare>(g.weights, g.b_scales, row + first, g.n, g.k / kStepK,
-                              target + 4 * first);
-    }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
+  static DEVICE U32x2 fold(u32 word, U32x2 entry) {
+    return MX_CANONICAL ? fold_word(word, entry) : fold_tile_word(word, entry);
   }
 
-  // Folds one group into its stage and asks for the blocks of a later one in their place; after the
-  // fence, which would wait for them. One lane asks for the box that takes the place of the group
-  // before: in the middle, if that has left, since boxes take longer than a group.
-  DEVICE void decode(Blocks& blocks, int number, int group, u32 powers) {
+  // Folds a piece into its stage.
+  DEVICE void decode(const Blocks& blocks, u32 at, u32 powers) const {
+    const int piece = at % kPieces;
+    const Cursor<kStages> stage{first_group + at / kPieces};
     U32x2 entries[kUnits];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const u32 offset =
-          MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_u32(powers + 4 * unit_row(i)))
-                       : (blocks.notes[0] >> (8 * i)) & 255;
+      const u32 power = powers + 4 * (piece * kPieceRows + i * 8 + lane_row());
+      const u32 offset = MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_u32(power))
+                                      : (blocks.notes[0] >> (8 * i)) & 255;
       entries[i] = load_shared_u32x2(shared.table() + offset);
     }
-    const u32 full = shared.full(stage.at()), target = shared.folded(stage.at());
-    const Cursor box{stage.group + kBoxesAhead};
-    bool asks = piece == stage.group / kDecoders % 4 && lane == 0;
+    const u32 target = shared.folded(stage.at()) + piece * kPieceRows * kTileK;
     mbarrier_wait(shared.empty(stage.at()), stage.parity() ^ 1);
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -261,53 +328,34 @@ struct Decoder {
                                                    : U32x4{w0.x, w1.x, w2.x, w3.x});
       store_shared_u32x4(unit + right, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
                                                     : U32x4{w0.y, w1.y, w2.y, w3.y});
-      if (i == 0 && asks && has_room(box)) {
-        ask_box(box, number, group + kBoxesAhead);
-        asks = false;
-      }
     }
     async_proxy_fence();
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(full);
-    stage.group += kDecoders;
-    load(blocks, group + kDepth * kDecoders);
-    if (asks) {
-      mbarrier_wait(shared.empty(box.at()), box.parity() ^ 1);
-      ask_box(box, number, group + kBoxesAhead);
-    }
-  }
-
-  static DEVICE U32x2 fold(u32 word, U32x2 entry) {
-    return MX_CANONICAL ? fold_word(word, entry) : fold_tile_word(word, entry);
+    if (lane == 0) mbarrier_arrive(shared.full(stage.at()));
   }
 
   DEVICE void run() {
-    if (piece == 0 && lane == 0) {
-      for (u32 i = index; i < kBoxesAhead; i += kDecoders) ask_box(Cursor{i}, 0, i);
-    }
+    const u32 pieces = walk.groups * kPieces;
+    u32 next = warp;  // piece of the tile
 #pragma unroll 1
-    for (int number = 0; enter(number); ++number) {
-      const int first = (index + number * walk.groups) % kDecoders;  // they take turns throughout
-      if (number && prefetches()) prefetch(0, kPrefetch);
-      publish_powers(number);
+    for (int number = 0; enter(number); ++number, first_group += walk.groups) {
+      const u32 powers = shared.powers(buffer_of(number));
+      if (MX_CANONICAL) publish_powers(number);
       Blocks blocks[kDepth];
 #pragma unroll
-      for (int i = 0; i < kDepth; ++i) {
-        load(blocks[i], first + i * kDecoders);
-      }
-      const u32 powers = shared.powers(buffer_of(number));
+      for (int i = 0; i < kDepth; ++i) load(blocks[i], next + i * kDecoders);
       if (MX_CANONICAL) mbarrier_wait(shared.powers_full(buffer_of(number)), parity_of(number));
-#pragma unroll 1
-      for (int group = first; group < walk.groups; group += kDepth * kDecoders) {
-        if (prefetches() && group % kPrefetchStep < kDepth * kDecoders) {
-          prefetch(group / kPrefetchStep * kPrefetchStep + kPrefetch, kPrefetchStep);
-        }
+      while (next < pieces) {
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) {
-          const int at = group + i * kDecoders;
-          if (at < walk.groups) decode(blocks[i], number, at, powers);
+          if (next < pieces) {
+            decode(blocks[i], next, powers);
+            load(blocks[i], next + kDepth * kDecoders);  // after the fence, which would wait
+            next += kDecoders;
+          }
         }
       }
+      next -= pieces;
     }
   }
 };
@@ -316,7 +364,7 @@ struct Consumer {
   const PackedGemm& g;
   Shared shared;
   int index, warp, lane, thread;
-  Cursor filled;
+  Cursor<kStages> filled;
   u32 powers = 0;  // of the tile at hand
 
   DEVICE Consumer(const PackedGemm& gemm, Shared s)
@@ -375,7 +423,7 @@ struct Consumer {
   DEVICE void sum_stages(float (&total)[kAccumulators], float (&even)[kAccumulators],
                          float (&odd)[kAccumulators]) {
     constexpr int kBatches = kBlocks * kBatchesPerStage, kHalf = kBlocks > 1 ? kBlocks / 2 : 1;
-    const Cursor second{filled.group + kHalf};
+    const Cursor<kStages> second{filled.group + kHalf};
     const int places[2] = {filled.at(), second.at()};
     const u32 parities[2] = {filled.parity(), second.parity()};
     auto stage_of = [&](int batch) {
@@ -478,30 +526,14 @@ struct Consumer {
     ++filled.group;
   }
 
-  // total * 2^(row power + token power). Easy powers multiply one after the other; others in halves
-  // of their sum.
   DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
     const int upper = warp * 16 + lane / 4;
-    const int p0 = row_power(upper), p1 = row_power(upper + 8);
     const u32 tokens = powers + 4 * (kRows + index * kGroupTokens + lane % 4 * 2);
-#pragma unroll
-    for (int i = 0; i < kAccumulators; i += 4) {
-      const U32x2 q = load_shared_u32x2(tokens + 8 * i);
-      const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
-      if (easy) {
-        const float s0 = power_of_two(p0), s1 = power_of_two(p1);
-        const float c0 = power_of_two(q0), c1 = power_of_two(q1);
-        total[i] = total[i] * s0 * c0;
-        total[i + 1] = total[i + 1] * s0 * c1;
-        total[i + 2] = total[i + 2] * s1 * c0;
-        total[i + 3] = total[i + 3] * s1 * c1;
-      } else {
-        total[i] = scale_by_power(total[i], p0 + q0);
-        total[i + 1] = scale_by_power(total[i + 1], p0 + q1);
-        total[i + 2] = scale_by_power(total[i + 2], p1 + q0);
-        total[i + 3] = scale_by_power(total[i + 3], p1 + q1);
-      }
-    }
+    auto of_tokens = [&](int i) {
+      const U32x2 pair = load_shared_u32x2(tokens + 8 * i);
+      return ColumnPowers{static_cast<int>(pair.x), static_cast<int>(pair.y)};
+    };
+    scale_by_powers(total, row_power(upper), row_power(upper + 8), of_tokens, easy);
   }
 
   // 16-bit D = alpha * total: 64 tokens x 64 rows at a time, turned around by stmatrix, two
@@ -516,12 +548,7 @@ struct Consumer {
 #pragma unroll
       for (int j = 0; j < kPlainChunk / 8; j += 2) {
         u32 words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* v = &total[(chunk * (kPlainChunk / 8) + j + i / 2) * 4 + i % 2 * 2];
-          words[i] =
-              MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
-        }
+        pack_columns<MX_PLAIN_DTYPE>(total, chunk * (kPlainChunk / 8) + j, words);
         const u32 at = (j + lane / 16) * 8 + lane % 8, piece = warp * 2 + lane / 8 % 2;
         store_matrix_x4_transposed(buffer + at * 128 + ((piece ^ (lane % 8)) << 4), words);
       }
@@ -534,14 +561,15 @@ struct Consumer {
     }
   }
 
-  // Address of (token, row) of the sums: 32 bytes move by the token, so that a warp's stores fall
+  // Offset of (token, row) of the sums: 32 bytes move by the token, so that a warp's stores fall
   // into all banks.
-  DEVICE u32 place(int token, int row) const {
-    return shared.out(index) + (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
+  static DEVICE u32 place(int token, int row) {
+    return (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
   }
 
   // Everything else: kChunk tokens in FP32 through this warpgroup's buffer.
   DEVICE void store_full(const float (&total)[kAccumulators], int token, int row) const {
+    const u32 buffer = shared.out(index);
     const int upper = warp * 16 + lane / 4;
 #pragma unroll
     for (int chunk = 0; chunk < kGroupTokens / kChunk; ++chunk) {
@@ -550,32 +578,32 @@ struct Consumer {
       for (int i = 0; i < kChunk / 2; i += 4) {
         const float* v = &total[chunk * (kChunk / 2) + i];
         const int at = i * 2 + lane % 4 * 2;
-        store_shared_f32(place(at, upper), v[0]);
-        store_shared_f32(place(at + 1, upper), v[1]);
-        store_shared_f32(place(at, upper + 8), v[2]);
-        store_shared_f32(place(at + 1, upper + 8), v[3]);
+        store_shared_f32(buffer + place(at, upper), v[0]);
+        store_shared_f32(buffer + place(at + 1, upper), v[1]);
+        store_shared_f32(buffer + place(at, upper + 8), v[2]);
+        store_shared_f32(buffer + place(at + 1, upper + 8), v[3]);
       }
       sync();
-      auto product = [&](int at, int pair) { return load_shared_f32x2(place(at, 2 * pair)); };
-      finish_rows<kChunk, kWarpgroup>(g.epilogue, product, token + chunk * kChunk, row,
-                                      shared.out(index), 1 + index);
+      auto product = [&](int at, int pair) { return load_shared_f32x2(buffer + place(at, 2 * pair)); };
+      finish_rows<kChunk, kWarpgroup>(g.epilogue, product, token + chunk * kChunk, row, buffer,
+                                      1 + index);
     }
     sync();
   }
 
   DEVICE void run(const TensorMap& d) {
     const Walk walk(g);
-    int number = 0;
-    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
-      const int buffer = buffer_of(number);
+#pragma unroll 1
+    for (int number = 0;; ++number) {
+      const int tile = blockIdx.x + number * gridDim.x, buffer = buffer_of(number);
+      if (tile >= walk.count) break;
       const int token = walk.token(tile) + index * kGroupTokens, row = walk.row(tile);
       powers = shared.powers(buffer);
       mbarrier_wait(shared.powers_full(buffer), parity_of(number));
-      const int largest = largest_power();
       float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
-      if (largest == kWideRow) {
+      if (largest_power() == kWideRow) {
         if (thread == 0) bulk_wait_read<0>();
 #pragma unroll 1
         for (int group = 0; group < walk.groups; ++group) {
@@ -583,7 +611,8 @@ struct Consumer {
         }
       } else {
         sum_groups(total, even, odd, walk.groups);
-        scale(total, largest <= kEasyPower);
+        lane = renewed(lane);  // what depends on it was not kept through the sums
+        scale(total, largest_power() <= kEasyPower);
       }
       __syncwarp();  // every lane has read its powers
       if (lane == 0) mbarrier_arrive(shared.powers_empty(buffer));
@@ -606,33 +635,40 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                  const __grid_constant__ PackedGemm g) {
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
-  const bool decodes = uniform(threadIdx.x / kWarpgroup) >= kConsumers;
+  const int warp = uniform(threadIdx.x / kWarp);
 
   // Prologue
   let_next_grid_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(shared.full(i), 1 + 4);
+      mbarrier_init(shared.full(i), 1 + kPieces);
       mbarrier_init(shared.empty(i), 4 * kConsumers);
     }
     for (int i = 0; i < 2; ++i) {
-      mbarrier_init(shared.powers_full(i), kDecodingWarps);
+      mbarrier_init(shared.powers_full(i), MX_CANONICAL ? kDecoders + 1 : 1);
       mbarrier_init(shared.powers_empty(i), 4 * kConsumers);
     }
+    for (int i = 0; i < kSlots; ++i) mbarrier_init(shared.slot_full(i), 1);
     mbarrier_init_fence();
   }
-  Decoder decoder(g, a, shared);
-  if (decodes && decoder.enter(0) && decoder.prefetches()) decoder.prefetch(0, kPrefetch);
   fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
   __syncthreads();
-  wait_for_previous_grid();
 
   // Steady state, drain and epilogue, by role
-  if (decodes) {
-    give_registers<kDecoderRegisters>();
-    decoder.run();
-  } else {
+  if (warp < 4 * kConsumers) {
     take_registers<kConsumerRegisters>();
+    wait_for_previous_grid();
     Consumer(g, shared).run(d);
+    return;
+  }
+  give_registers<kDecoderRegisters>();
+  if (warp == 4 * kConsumers + kDecoders) {
+    Producer producer(g, a, shared);
+    producer.begin(g.early);
+    wait_for_previous_grid();
+    producer.run();
+  } else {
+    if (MX_CANONICAL || !kSlots || !g.early) wait_for_previous_grid();
+    Decoder(g, shared).run();
   }
 }

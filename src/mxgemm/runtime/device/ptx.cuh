@@ -60,18 +60,6 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// As mbarrier_wait, but returns at once: whether there was nothing to wait for.
-DEVICE bool mbarrier_test(u32 barrier, u32 parity) {
-  u32 done;
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.b32 %0, 1, 0, done;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done;
-}
-
 // ---- copies
 
 DEVICE void tma_load(u32 target, const TensorMap* map, u32 barrier, int column, int row) {
@@ -242,6 +230,12 @@ DEVICE void named_barrier(int id, int threads) {
 // `value`, which is the same in all lanes: the compiler then knows, and computes what depends on it
 // once a warp.
 DEVICE u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
+
+// `value`, as if it had just been read: what depends on it is not kept in registers over a loop.
+DEVICE u32 renewed(u32 value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // As named_barrier; whether `value` was true in all of its threads.
 DEVICE bool named_barrier_all(int id, int threads, bool value) {
