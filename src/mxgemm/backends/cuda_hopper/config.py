@@ -200,17 +200,14 @@ class DecodedConfig:
 
     Attributes:
         tokens: rows of A in a tile: 8, 16, 32, 64, 128 or 256.
-        stages: of the ring of folded operands: 4 or 8.
-        slots: for packed tiles on their way to the decoders, 8, or 0: codes go straight to
-            registers.
-        depth: pieces of codes that a decoding lane holds or has asked for.
+        stages: of the ring of folded operands, a multiple of 4.
+        depth: groups of codes that a decoding lane holds or has asked for.
         canonical: the weight was not prepared.
         strict, plain, dtype: as of `FoldedConfig`.
     """
 
     tokens: int
     stages: int
-    slots: int
     depth: int
     canonical: bool
     strict: bool
@@ -229,7 +226,6 @@ class DecodedConfig:
             (
                 ("MX_TOKENS", self.tokens),
                 ("MX_STAGES", self.stages),
-                ("MX_SLOTS", self.slots),
                 ("MX_DEPTH", self.depth),
                 ("MX_CANONICAL", int(self.canonical)),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
@@ -244,7 +240,7 @@ class DecodedConfig:
 
     @property
     def threads(self) -> int:
-        """Of a block: the consumers, and two warpgroups that decode and ask for copies."""
+        """Of a block: the consumers and two decoding warpgroups."""
         return 128 * (self.consumers + 2)
 
     @property
@@ -258,9 +254,8 @@ class DecodedConfig:
         stages = self.stages * (self.tokens + self.rows) * TILE_K
         out = self.consumers * self.sum_rows * self.rows * 4
         powers = 2 * 4 * (self.rows + self.tokens)
-        barriers = 8 * (2 * self.stages + 4 + self.slots)
-        slots = self.slots * PACKED_TILE_BYTES
-        return stages + out + slots + powers + 8 * 16 + barriers
+        barriers = 8 * (2 * self.stages + 4)
+        return stages + out + powers + 8 * 16 + barriers
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,11 +332,9 @@ def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> 
     tokens = _tokens(problem.m)
     if tokens > 128 and (canonical or folded.strict or _halves_are_faster(problem)):
         tokens = 128
-    stages, slots, depth = (4, 8, 1) if tokens > 128 else (8, 0, 3)
+    stages, depth = (4, 1) if tokens > 128 else (8, 3)
     plain = folded.plain and tokens >= 64
-    return DecodedConfig(
-        tokens, stages, slots, depth, canonical, folded.strict, plain, folded.dtype
-    )
+    return DecodedConfig(tokens, stages, depth, canonical, folded.strict, plain, folded.dtype)
 
 
 def _halves_are_faster(problem: GemmProblem) -> bool:

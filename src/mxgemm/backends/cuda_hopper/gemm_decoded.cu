@@ -1,21 +1,23 @@
 // D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see
-// packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warps of their own.
+// packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warpgroups of its own.
 //
 // Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
 //            int16; b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0
 //            scales.
 // Tile walk  persistent, tiles of kTokens rows of A x 64 of B; see PackedWalk.
-// Roles      one or two consumer warpgroups, up to 128 tokens each; behind them seven decoding
-//            warps, which take pieces of 16 rows x 128 k in turns, and one that asks for copies.
-// Pipeline   stages of one box of A | 64 rows of E4M3 are full when the box has arrived and four
-//            pieces are decoded, empty when every consumer warp is done. Packed tiles come by bulk
-//            copies to kSlots slots, or codes straight to registers, kDepth pieces ahead.
-// Powers     of a tile's rows are brought to shared memory, two buffers, by the asking warp; those
-//            of a canonical B all eight find from its scales.
+// Roles      one or two consumer warpgroups, up to 128 tokens each; behind them two decoding
+//            warpgroups, which take groups of 128 k in turns.
+// Pipeline   a decoding lane holds or has asked for the codes of kDepth groups; stages of one box
+//            of A | 64 rows of E4M3 are full when the box has arrived and four decoding warps are
+//            done, empty when every consumer warp is. Packed tiles are brought to L2 kPrefetch
+//            groups ahead, the first of them before the previous kernel in the stream has finished.
+// Powers     the decoding warps bring a tile's row powers to shared memory, two buffers; those of a
+//            canonical B they find from its scales.
 // Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
 //            in gemm_folded.cu.
 // Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
-//            add it | ...; drained every kUnroll stages, the two consumers in turns.
+//            add it | ...; drained every kUnroll stages: more fill the instruction cache, and with
+//            kStages of that number all addresses are constants.
 // Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
 //            shared memory and epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
@@ -31,9 +33,6 @@
 #endif
 #ifndef MX_STAGES
 #define MX_STAGES 4
-#endif
-#ifndef MX_SLOTS
-#define MX_SLOTS 8
 #endif
 #ifndef MX_DEPTH
 #define MX_DEPTH 1
@@ -51,11 +50,10 @@
 constexpr int kTokens = MX_TOKENS, kRows = kTileRows;
 constexpr int kConsumers = kTokens > 128 ? 2 : 1, kGroupTokens = kTokens / kConsumers;
 constexpr int kStages = MX_STAGES;
-constexpr int kSlots = MX_SLOTS;  // packed tiles there or on their way
-constexpr int kDepth = MX_DEPTH;  // pieces that a decoding lane holds or has asked for
-constexpr int kDecoders = 7;      // warps; one more asks for copies
+constexpr int kDepth = MX_DEPTH;  // groups of its own that a decoding lane holds or has asked for
+constexpr int kDecoders = 2, kDecodingWarps = 4 * kDecoders;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
-constexpr int kThreads = kConsumerThreads + (kDecoders + 1) * kWarp;
+constexpr int kThreads = kConsumerThreads + kDecoders * kWarpgroup;
 constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
 constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
@@ -64,13 +62,11 @@ constexpr int kUnroll = 4;  // stages between drains
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
-constexpr int kUnits = 2;      // blocks of 32 codes that a lane has of a piece
-constexpr int kPrefetch = 16;  // without slots: groups whose packed tiles are brought to L2 ahead
+constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
+constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
 constexpr int kPrefetchStep = 8;
-constexpr int kTilesAhead = kSlots - kStages;  // groups for which slots are filled ahead of boxes
-static_assert((kStages & (kStages - 1)) == 0 && (kSlots & (kSlots - 1)) == 0, "see Cursor");
-static_assert(kStages % kUnroll == 0, "see sum_stages");
-static_assert(kSlots == 0 || kTilesAhead > 0, "slots are left before their tiles' stages");
+static_assert(kStages % kUnroll == 0, "a lap of the ring is a number of unrolled loops");
+static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
 
 // Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
@@ -78,24 +74,28 @@ constexpr int kBoxBytes = kTokens * kTileK, kFoldedBytes = kRows * kTileK;
 constexpr int kFoldedOffset = kStages * kBoxBytes;
 constexpr int kOutOffset = kFoldedOffset + kStages * kFoldedBytes;
 constexpr int kOutBytes = kChunk * kTileRows * 4;  // of one consumer
-constexpr int kSlotsOffset = kOutOffset + kConsumers * kOutBytes;
-constexpr int kPowersOffset = kSlotsOffset + kSlots * kTileBytes;
+constexpr int kPowersOffset = kOutOffset + kConsumers * kOutBytes;
 constexpr int kTableOffset = kPowersOffset + 2 * 4 * kPowers;
 constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
-constexpr int kBarriers = 2 * kStages + 4 + kSlots;
+constexpr int kBarriers = 2 * kStages + 4;
 constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
 static_assert(kOutBytes >= 4 * (kGroupTokens + kTileRows), "wide stages keep their powers there");
 
 using Walk = PackedWalk<kTokens, kRows>;
 
-// A place in a ring, by the number of a group among all of this block's.
 template <int kCount>
 struct Cursor {
-  u32 group = 0;
+  int at = 0;
+  u32 parity = 0;
 
-  DEVICE int at() const { return group % kCount; }
-  DEVICE u32 parity() const { return group / kCount % 2; }
+  DEVICE void advance(int steps = 1) {
+    at += steps;
+    if (at >= kCount) {
+      at -= kCount;
+      parity ^= 1;
+    }
+  }
 };
 
 // Which of two buffers, and the parity of its lap, by the number of a tile of this block.
@@ -107,217 +107,140 @@ struct Shared {
 
   DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
   DEVICE u32 folded(int stage) const { return base + kFoldedOffset + stage * kFoldedBytes; }
-  DEVICE u32 slot(int at) const { return base + kSlotsOffset + at * kTileBytes; }
   DEVICE u32 out(int consumer) const { return base + kOutOffset + consumer * kOutBytes; }
   DEVICE u32 powers(int buffer) const { return base + kPowersOffset + buffer * 4 * kPowers; }
   DEVICE u32 table() const { return base + kTableOffset; }
   DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
-  DEVICE u32 empty(int stage) const { return full(kStages + stage); }
+  DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }
   DEVICE u32 powers_full(int buffer) const { return full(2 * kStages + buffer); }
-  DEVICE u32 powers_empty(int buffer) const { return powers_full(2 + buffer); }
-  DEVICE u32 slot_full(int at) const { return powers_full(4 + at); }
+  DEVICE u32 powers_empty(int buffer) const { return powers_full(buffer) + 16; }
 };
 
-// What the warps that do not multiply know.
-struct Helper {
+// What a decoding lane holds of a group: kUnits blocks of 32 codes.
+struct Blocks {
+  U32x4 words[kUnits];
+  u32 notes[MX_CANONICAL ? kUnits : 1];  // scales, or both table offsets
+};
+
+struct Decoder {
   const PackedGemm& g;
+  const TensorMap& tokens;
   Shared shared;
   Walk walk;
-  int warp, lane;
-  int token = 0, row = 0;  // where the tile starts
+  int index, piece, lane;
+  Cursor<kStages> stage;
+  u32 left, right;             // where in a stage the halves of this lane's first block go
+  const u8* source = nullptr;  // packed: this lane's first block of the group it asks for next
+  int token = 0, row = 0;      // where the tile starts
 
-  DEVICE Helper(const PackedGemm& gemm, Shared s)
+  DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
       : g(gemm),
+        tokens(a),
         shared(s),
         walk(gemm),
-        warp(uniform((threadIdx.x - kConsumerThreads) / kWarp)),
-        lane(threadIdx.x % kWarp) {}
+        index(uniform((threadIdx.x - kConsumerThreads) / kWarpgroup)),
+        piece(uniform(threadIdx.x / kWarp % 4)),
+        lane(threadIdx.x % kWarp) {
+    stage.advance(index);
+    // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
+    left = unit_row(0) * kTileK + ((2 * unit_step() ^ unit_row(0) % 8) << 4);
+    right = left ^ 16;
+  }
+
+  // The lane that asks for this warpgroup's copies.
+  DEVICE bool asks() const { return piece == 0 && lane == 0; }
+
+  // Numbers of tiles fit an int: 2^31 of them are terabytes.
+  DEVICE const u8* tiles(int group) const {
+    return g.weights + static_cast<long long>(row / kTileRows * walk.groups + group) * kTileBytes;
+  }
 
   // Goes to this block's tile of a number; whether there is one.
   DEVICE bool enter(int number) {
     const int tile = blockIdx.x + number * gridDim.x;
     token = walk.token(tile);
     row = walk.row(tile);
+    source = tiles((index + number * walk.groups) % kDecoders) + piece * kPieceBytes + lane * 16;
     return tile < walk.count;
   }
-
-  // A packed tile of these rows. Numbers of tiles fit an int: 2^31 of them are terabytes.
-  DEVICE const u8* packed(int first_row, int group) const {
-    return g.weights +
-           static_cast<long long>(first_row / kTileRows * walk.groups + group) * kTileBytes;
-  }
-
-  // The powers of a tile's rows of B and of A, kRows + kTokens numbers, by one warp; those of
-  // canonical rows by all.
-  DEVICE void publish_powers(int number) const {
-    constexpr int kFirst = MX_CANONICAL ? kRows : 0;
-    const int buffer = buffer_of(number);
-    mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
-    const u32 target = shared.powers(buffer);
-    if (MX_CANONICAL) {
-      constexpr int kShare = kRows / (kDecoders + 1);
-      find_row_powers<kShare>(g.weights, g.b_scales, row + warp * kShare, g.n, g.k / kStepK,
-                              target + 4 * warp * kShare);
-    }
-    if (warp == kDecoders) {
-#pragma unroll 4
-      for (int i = kFirst + lane; i < kPowers; i += kWarp) {
-        const int at = token + i - kRows;
-        const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
-        store_shared_u32(target + 4 * i, power);
-      }
-    }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
-  }
-};
-
-// The warp that asks for copies.
-struct Producer : Helper {
-  const TensorMap& tokens;
-  const u8* next = nullptr;               // the packed tile whose slot is filled next,
-  int next_number = 0, next_group = 0;    // of which tile of this block
-  Cursor<kSlots ? kSlots : 1> slot;
-
-  DEVICE Producer(const PackedGemm& gemm, const TensorMap& a, Shared s)
-      : Helper(gemm, s), tokens(a) {}
 
   // Brings packed tiles near. Before the kernel before has finished too: it is a hint, and L2 stays
   // coherent.
   DEVICE void prefetch(int first, int count) const {
+    if (MX_CANONICAL || !asks() || index || token) return;  // other tokens share them
     count = min(count, walk.groups - first);
-    if (lane == 0 && count > 0 && token == 0) {  // other tokens share them
-      prefetch_bulk(packed(row, first), count * kTileBytes);
-    }
+    if (count > 0) prefetch_bulk(tiles(first), count * kTileBytes);
   }
 
-  DEVICE void fill_slot() {
-    const int tile = blockIdx.x + next_number * gridDim.x;
-    if (tile >= walk.count) return;
-    if (next_group == 0) next = packed(walk.row(tile), 0);
-    if (lane == 0) {
-      mbarrier_expect(shared.slot_full(slot.at()), kTileBytes);
-      bulk_load(shared.slot(slot.at()), next, kTileBytes, shared.slot_full(slot.at()));
-    }
-    ++slot.group;
-    next += kTileBytes;
-    if (++next_group == walk.groups) {
-      next_group = 0;
-      ++next_number;
-    }
+  // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.
+  DEVICE int unit_row(int unit) const {
+    return piece * kPieceRows + unit * 8 + (MX_CANONICAL ? lane / 4 : lane % 8);
   }
+  DEVICE int unit_step() const { return MX_CANONICAL ? lane % 4 : lane / 8; }
 
-  // What may begin before the kernel before has finished, if B is known to be there.
-  DEVICE void begin(bool is_there) {
-    if (MX_CANONICAL || !enter(0)) return;
-    if (kSlots && is_there) {
-      for (int i = 0; i < kTilesAhead; ++i) fill_slot();
-    } else {
-      prefetch(0, kPrefetch);
-    }
-  }
-
-  DEVICE void run() {
-    if (kSlots && slot.group == 0) {
-      for (int i = 0; i < kTilesAhead; ++i) fill_slot();
-    }
-    Cursor<kStages> stage;
-#pragma unroll 1
-    for (int number = 0; enter(number); ++number) {
-      if (!MX_CANONICAL && !kSlots && number) prefetch(0, kPrefetch);
-#pragma unroll 1
-      for (int group = 0; group < walk.groups; ++group, ++stage.group) {
-        // Then the slot of the group before in this stage has been left, too.
-        mbarrier_wait(shared.empty(stage.at()), stage.parity() ^ 1);
-        if (lane == 0) {
-          const u32 full = shared.full(stage.at());
-          mbarrier_expect(full, kBoxBytes);
-          tma_load(shared.box(stage.at()), &tokens, full, group * kTileK, token);
-        }
-        if (kSlots) fill_slot();
-        if (!MX_CANONICAL && !kSlots && group % kPrefetchStep == 0) {
-          prefetch(group + kPrefetch, kPrefetchStep);
-        }
-        if (group == 0) publish_powers(number);
-      }
-    }
-  }
-};
-
-struct Decoder : Helper {
-  // What a lane holds of a piece: kUnits blocks of 32 codes.
-  struct Blocks {
-    U32x4 words[kUnits];
-    u32 notes[MX_CANONICAL ? kUnits : 1];  // scales, or both table offsets
-  };
-  u32 left, right;      // where in a piece of a stage the halves of this lane's first block go
-  u32 first_group = 0;  // of the tile, among all of this block's
-
-  DEVICE Decoder(const PackedGemm& gemm, Shared s) : Helper(gemm, s) {
-    // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
-    left = lane_row() * kTileK + ((2 * lane_step() ^ lane_row()) << 4);
-    right = left ^ 16;
-  }
-
-  // Row of a piece, of its first 8, and which of the group's four blocks.
-  DEVICE int lane_row() const { return MX_CANONICAL ? lane / 4 : lane % 8; }
-  DEVICE int lane_step() const { return MX_CANONICAL ? lane % 4 : lane / 8; }
-
-  // Asks for the blocks of a piece of the tile, or takes them from their slot.
-  DEVICE void load(Blocks& blocks, u32 at) const {
-    const int piece = at % kPieces, group = at / kPieces;
+  // Asks for the blocks of a group.
+  DEVICE void load(Blocks& blocks, int group) {
     if (group >= walk.groups) return;
     if (MX_CANONICAL) {
-      const int per_row = g.k / kStepK, block = group * kSteps + lane_step();
+      const int per_row = g.k / kStepK, block = group * kSteps + lane % 4;
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i) {
-        const int from = row + piece * kPieceRows + i * 8 + lane_row();
-        const long long index = static_cast<long long>(from) * per_row + block;
-        blocks.words[i] = {0, 0, 0, 0};
-        blocks.notes[i] = 0;
-        if (from < g.n && block < per_row) {
-          blocks.words[i] = load_once(reinterpret_cast<const U32x4*>(g.weights) + index);
-          blocks.notes[i] = g.b_scales[index];
+      for (int unit = 0; unit < kUnits; ++unit) {
+        const long long at = static_cast<long long>(row + unit_row(unit)) * per_row + block;
+        blocks.words[unit] = {0, 0, 0, 0};
+        blocks.notes[unit] = 0;
+        if (row + unit_row(unit) < g.n && block < per_row) {
+          blocks.words[unit] = load_once(reinterpret_cast<const U32x4*>(g.weights) + at);
+          blocks.notes[unit] = g.b_scales[at];
         }
       }
-      return;
-    }
-    const int codes = piece * kPieceBytes + lane * 16;
-    const int note = piece * kPieceBytes + kPieceCodeBytes + lane_row() * 8 + lane_step() * 2;
-    if (kSlots) {
-      const Cursor<kSlots ? kSlots : 1> slot{first_group + group};
-      const u32 source = shared.slot(slot.at());
-      mbarrier_wait(shared.slot_full(slot.at()), slot.parity());
-      blocks.notes[0] = load_shared_u16(source + note);
-      blocks.words[0] = load_shared_u32x4(source + codes);
-      blocks.words[1] = load_shared_u32x4(source + codes + kPieceCodeBytes / 2);
     } else {
-      const u8* source = packed(row, group);
+      const int note = kPieceCodeBytes + lane % 8 * 8 + lane / 8 * 2 - lane * 16;
       blocks.notes[0] = load_once(reinterpret_cast<const u16*>(source + note));
-      blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source + codes));
-      blocks.words[1] =
-          load_once(reinterpret_cast<const U32x4*>(source + codes + kPieceCodeBytes / 2));
+      blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source));
+      blocks.words[1] = load_once(reinterpret_cast<const U32x4*>(source) + kPieceCodeBytes / 32);
+      source += kDecoders * kTileBytes;
     }
   }
 
-  static DEVICE U32x2 fold(u32 word, U32x2 entry) {
-    return MX_CANONICAL ? fold_word(word, entry) : fold_tile_word(word, entry);
+  // The powers of a tile's rows of B and of A; kRows + kTokens numbers.
+  DEVICE void publish_powers(int number) const {
+    const int buffer = buffer_of(number);
+    mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
+    const u32 target = shared.powers(buffer);
+#pragma unroll 1
+    for (int i = threadIdx.x - kConsumerThreads; i < kPowers; i += kDecoders * kWarpgroup) {
+      if (MX_CANONICAL && i < kRows) continue;
+      const int at = token + i - kRows;
+      const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
+      store_shared_u32(target + 4 * i, power);
+    }
+    if (MX_CANONICAL) {
+      constexpr int kShare = kRows / kDecodingWarps;
+      const int first = (4 * index + piece) * kShare;
+      find_row_powers<kShare>(g.weights, g.b_scales, row + first, g.n, g.k / kStepK,
+                              target + 4 * first);
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
   }
 
-  // Folds a piece into its stage.
-  DEVICE void decode(const Blocks& blocks, u32 at, u32 powers) const {
-    const int piece = at % kPieces;
-    const Cursor<kStages> stage{first_group + at / kPieces};
+  // Folds one group into its stage and asks for the blocks of `next` in their place; after the
+  // fence, which would wait for them.
+  DEVICE void decode(Blocks& blocks, int group, int next, u32 powers) {
+    const u32 full = shared.full(stage.at), target = shared.folded(stage.at);
+    mbarrier_wait(shared.empty(stage.at), stage.parity ^ 1);
+    if (asks()) {  // before all else: a box takes longer than a group
+      mbarrier_expect(full, kBoxBytes);
+      tma_load(shared.box(stage.at), &tokens, full, group * kTileK, token);
+    }
     U32x2 entries[kUnits];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const u32 power = powers + 4 * (piece * kPieceRows + i * 8 + lane_row());
-      const u32 offset = MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_u32(power))
-                                      : (blocks.notes[0] >> (8 * i)) & 255;
+      const u32 offset =
+          MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_u32(powers + 4 * unit_row(i)))
+                       : (blocks.notes[0] >> (8 * i)) & 255;
       entries[i] = load_shared_u32x2(shared.table() + offset);
     }
-    const u32 target = shared.folded(stage.at()) + piece * kPieceRows * kTileK;
-    mbarrier_wait(shared.empty(stage.at()), stage.parity() ^ 1);
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const U32x4& v = blocks.words[i];
@@ -331,31 +254,39 @@ struct Decoder : Helper {
     }
     async_proxy_fence();
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(shared.full(stage.at()));
+    if (lane == 0) mbarrier_arrive(full);
+    stage.advance(kDecoders);
+    load(blocks, next);
+  }
+
+  static DEVICE U32x2 fold(u32 word, U32x2 entry) {
+    return MX_CANONICAL ? fold_word(word, entry) : fold_tile_word(word, entry);
   }
 
   DEVICE void run() {
-    const u32 pieces = walk.groups * kPieces;
-    u32 next = warp;  // piece of the tile
 #pragma unroll 1
-    for (int number = 0; enter(number); ++number, first_group += walk.groups) {
-      const u32 powers = shared.powers(buffer_of(number));
-      if (MX_CANONICAL) publish_powers(number);
+    for (int number = 0; enter(number); ++number) {
+      const int first = (index + number * walk.groups) % kDecoders;  // they take turns throughout
+      if (number) prefetch(0, kPrefetch);
+      publish_powers(number);
       Blocks blocks[kDepth];
 #pragma unroll
-      for (int i = 0; i < kDepth; ++i) load(blocks[i], next + i * kDecoders);
+      for (int i = 0; i < kDepth; ++i) {
+        load(blocks[i], first + i * kDecoders);
+      }
+      const u32 powers = shared.powers(buffer_of(number));
       if (MX_CANONICAL) mbarrier_wait(shared.powers_full(buffer_of(number)), parity_of(number));
-      while (next < pieces) {
+#pragma unroll 1
+      for (int group = first; group < walk.groups; group += kDepth * kDecoders) {
+        if (group % kPrefetchStep < kDepth * kDecoders) {
+          prefetch(group / kPrefetchStep * kPrefetchStep + kPrefetch, kPrefetchStep);
+        }
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) {
-          if (next < pieces) {
-            decode(blocks[i], next, powers);
-            load(blocks[i], next + kDepth * kDecoders);  // after the fence, which would wait
-            next += kDecoders;
-          }
+          const int at = group + i * kDecoders;
+          if (at < walk.groups) decode(blocks[i], at, at + kDepth * kDecoders, powers);
         }
       }
-      next -= pieces;
     }
   }
 };
@@ -391,6 +322,7 @@ struct Consumer {
     return __reduce_max_sync(~0u, static_cast<u32>(largest));
   }
 
+  DEVICE void wait_full(int stage) const { mbarrier_wait(shared.full(stage), filled.parity); }
   DEVICE void release(int stage) const {
     if (lane == 0) mbarrier_arrive(shared.empty(stage));
   }
@@ -417,26 +349,21 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // Sums kBlocks stages into `total`; nothing is in flight before or after. Neither half of them
-  // may leave the end of the ring: then two places and constants give all addresses.
+  // Sums kBlocks stages, all in this trip through the ring, into `total`; nothing is in flight
+  // before or after.
   template <int kBlocks>
   DEVICE void sum_stages(float (&total)[kAccumulators], float (&even)[kAccumulators],
                          float (&odd)[kAccumulators]) {
-    constexpr int kBatches = kBlocks * kBatchesPerStage, kHalf = kBlocks > 1 ? kBlocks / 2 : 1;
-    const Cursor<kStages> second{filled.group + kHalf};
-    const int places[2] = {filled.at(), second.at()};
-    const u32 parities[2] = {filled.parity(), second.parity()};
-    auto stage_of = [&](int batch) {
-      const int block = batch / kBatchesPerStage;
-      return places[block / kHalf] + block % kHalf;
-    };
+    constexpr int kBatches = kBlocks * kBatchesPerStage;
+    const int first = kBlocks == kStages ? 0 : filled.at;
     auto begin = [&](float (&sum)[kAccumulators], int batch) {
-      const int stage = stage_of(batch), part = batch % kBatchesPerStage;
-      if (part == 0) mbarrier_wait(shared.full(stage), parities[batch / kBatchesPerStage / kHalf]);
+      const int stage = first + batch / kBatchesPerStage, part = batch % kBatchesPerStage;
+      if (part == 0) wait_full(stage);
       start(sum, stage, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
     };
     auto finish = [&](float (&sum)[kAccumulators], int batch) {
-      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release(stage_of(batch));
+      const int stage = first + batch / kBatchesPerStage, part = batch % kBatchesPerStage;
+      if (part == kBatchesPerStage - 1) release(stage);
       pin(sum);
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
@@ -460,28 +387,7 @@ struct Consumer {
     } else {
       finish(odd, kBatches - 1);
     }
-    filled.group += kBlocks;
-  }
-
-  // Sums a tile. The second consumer starts with half as many stages, so that one multiplies while
-  // the other drains.
-  DEVICE void sum_groups(float (&total)[kAccumulators], float (&even)[kAccumulators],
-                         float (&odd)[kAccumulators], int left) {
-    bool in_turn = index == 0;
-    while (left > 0) {
-#pragma unroll 1
-      for (; in_turn && left >= kUnroll && filled.group % (kUnroll / 2) == 0; left -= kUnroll) {
-        sum_stages<kUnroll>(total, even, odd);
-      }
-      in_turn = true;
-      if (left >= 2) {
-        sum_stages<2>(total, even, odd);
-        left -= 2;
-      } else if (left > 0) {
-        sum_stages<1>(total, even, odd);
-        --left;
-      }
-    }
+    filled.advance(kBlocks);
   }
 
   // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
@@ -490,8 +396,8 @@ struct Consumer {
                              int row, int group) {
     const u32 scratch = shared.out(index);  // int32 [tokens + rows], in the idle output buffer
     const int blocks = g.k / kStepK, upper = kGroupTokens + warp * 16 + lane / 4;
-    const int stage = filled.at();
-    mbarrier_wait(shared.full(stage), filled.parity());
+    const int stage = filled.at;
+    wait_full(stage);
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
       const int block = group * kSteps + step;
@@ -523,7 +429,7 @@ struct Consumer {
       }
     }
     release(stage);
-    ++filled.group;
+    filled.advance();
   }
 
   DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
@@ -610,7 +516,17 @@ struct Consumer {
           sum_stage_wide(total, even, token, row, group);
         }
       } else {
-        sum_groups(total, even, odd, walk.groups);
+        int left = walk.groups;
+        while (left > 0) {
+#pragma unroll 1
+          for (; left >= kUnroll && filled.at % kUnroll == 0; left -= kUnroll) {
+            sum_stages<kUnroll>(total, even, odd);
+          }
+          if (left > 0) {
+            sum_stages<1>(total, even, odd);
+            --left;
+          }
+        }
         lane = renewed(lane);  // what depends on it was not kept through the sums
         scale(total, largest_power() <= kEasyPower);
       }
@@ -635,40 +551,33 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                  const __grid_constant__ PackedGemm g) {
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
-  const int warp = uniform(threadIdx.x / kWarp);
+  const bool decodes = uniform(threadIdx.x / kWarpgroup) >= kConsumers;
 
   // Prologue
   let_next_grid_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(shared.full(i), 1 + kPieces);
+      mbarrier_init(shared.full(i), 1 + 4);
       mbarrier_init(shared.empty(i), 4 * kConsumers);
     }
     for (int i = 0; i < 2; ++i) {
-      mbarrier_init(shared.powers_full(i), MX_CANONICAL ? kDecoders + 1 : 1);
+      mbarrier_init(shared.powers_full(i), kDecodingWarps);
       mbarrier_init(shared.powers_empty(i), 4 * kConsumers);
     }
-    for (int i = 0; i < kSlots; ++i) mbarrier_init(shared.slot_full(i), 1);
     mbarrier_init_fence();
   }
+  Decoder decoder(g, a, shared);
+  if (decodes && decoder.enter(0)) decoder.prefetch(0, kPrefetch);
   fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
   __syncthreads();
+  wait_for_previous_grid();
 
   // Steady state, drain and epilogue, by role
-  if (warp < 4 * kConsumers) {
-    take_registers<kConsumerRegisters>();
-    wait_for_previous_grid();
-    Consumer(g, shared).run(d);
-    return;
-  }
-  give_registers<kDecoderRegisters>();
-  if (warp == 4 * kConsumers + kDecoders) {
-    Producer producer(g, a, shared);
-    producer.begin(g.early);
-    wait_for_previous_grid();
-    producer.run();
+  if (decodes) {
+    give_registers<kDecoderRegisters>();
+    decoder.run();
   } else {
-    if (MX_CANONICAL || !kSlots || !g.early) wait_for_previous_grid();
-    Decoder(g, shared).run();
+    take_registers<kConsumerRegisters>();
+    Consumer(g, shared).run(d);
   }
 }
