@@ -65,9 +65,10 @@ PACKED_EARLY_STAGES = 4
 the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 with 12, 2026-11-30).
 """
 
-PACKED_LARGEST_M = 512
-"""Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of
-tokens (H200, n = k = 8192, m = 1024: 137 instead of 143 us, 2026-11-30).
+PACKED_LARGEST_M = 1024
+"""Above, unpacking the weight for the folded kernel is thought to cost less than decoding it for
+every tile of tokens (H200, n = k = 8192, A folded, m = 1024: decoding 124.5 us, unpacking first
+131.6, 2026-11-30).
 """
 
 CANONICAL_LARGEST_M = 128

@@ -58,7 +58,7 @@ constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
 constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-constexpr int kUnroll = 4;  // stages between drains
+constexpr int kUnroll = 4;                           // stages between drains
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
@@ -224,8 +224,7 @@ struct Decoder {
     if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
   }
 
-  // Folds one group into its stage and asks for the blocks of `next` in their place; after the
-  // fence, which would wait for them.
+  // Folds one group into its stage and asks for the blocks of `next` in their place.
   DEVICE void decode(Blocks& blocks, int group, int next, u32 powers) {
     const u32 full = shared.full(stage.at), target = shared.folded(stage.at);
     mbarrier_wait(shared.empty(stage.at), stage.parity ^ 1);
@@ -490,7 +489,9 @@ struct Consumer {
         store_shared_f32(buffer + place(at + 1, upper + 8), v[3]);
       }
       sync();
-      auto product = [&](int at, int pair) { return load_shared_f32x2(buffer + place(at, 2 * pair)); };
+      auto product = [&](int at, int pair) {
+        return load_shared_f32x2(buffer + place(at, 2 * pair));
+      };
       finish_rows<kChunk, kWarpgroup>(g.epilogue, product, token + chunk * kChunk, row, buffer,
                                       1 + index);
     }
