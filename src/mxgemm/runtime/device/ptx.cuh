@@ -204,10 +204,10 @@ DEVICE void store_matrix_x4(u32 address, const u32 (&r)[4]) {
 }
 
 DEVICE void store_matrix_x4_transposed(u32 address, const u32 (&r)[4]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-      : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 
 // Word lane % 4 of row lane / 4 of four matrices of 8 rows x 16 bytes, whose rows' addresses lanes
