@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 
+from mxgemm import settings
 from mxgemm.backends.base import (
     Accumulation,
     Backend,
@@ -33,7 +34,7 @@ from mxgemm.backends.flydsl_gfx1250.places import place_for
 from mxgemm.epilogue import EpilogueArgs
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
-from mxgemm.runtime import flydsl_compile
+from mxgemm.runtime import flydsl_compile, rocm_linker
 from mxgemm.tensor import CANONICAL, MXTensor
 
 ARCH = "gfx1250"
@@ -57,15 +58,16 @@ class FlyDSLGfx1250(Backend):
             return Rejection(
                 RejectionCode.IMPORT, "needs flydsl, got none; pip install flydsl==0.5.0"
             )
-        if not first <= version < last:
+        if not first <= flydsl_compile.release(version) < last:
             window = " .. ".join(".".join(map(str, v)) for v in (first, last))
-            got = ".".join(map(str, version))
-            return Rejection(RejectionCode.VERSION, f"needs flydsl {window} (exclusive), got {got}")
-        if flydsl_compile.find_linker() is None:
             return Rejection(
-                RejectionCode.IMPORT,
-                "needs ld.lld 19 or later, ROCm's (MXGEMM_ROCM_PATH) or Debian's lld-19, got none",
+                RejectionCode.VERSION, f"needs flydsl {window} (exclusive), got {version}"
             )
+        try:
+            rocm_linker.find()
+        except rocm_linker.NoLinker as error:
+            code = RejectionCode.SETTING if settings.ROCM_PATH.read() else RejectionCode.IMPORT
+            return Rejection(code, str(error))
         if torch.version.hip is None and importlib.util.find_spec("mxgemm._emulator") is None:
             return Rejection(
                 RejectionCode.IMPORT,

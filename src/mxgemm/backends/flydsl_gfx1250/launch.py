@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -70,8 +69,7 @@ def workspace_bytes(problem: GemmProblem, config: GemmConfig) -> int:
 @functools.lru_cache(maxsize=256)
 def load(function: str, argument: object) -> CompiledKernel:
     """Return the kernel of "module:function" in this folder, compiled for `argument`."""
-    sources = tuple(sorted(Path(__file__).parent.glob("*.py")))
-    return compile_kernel(f"{PACKAGE}.{function}", argument, sources)
+    return compile_kernel(f"{PACKAGE}.{function}", argument)
 
 
 def gemm(
