@@ -110,7 +110,7 @@ def _split_gemm(
     m, n = problem.m, problem.n
     parts = torch.empty(config.splits, m, n, device=out.device)
     spec = _spec(config, operands, torch.float32, IDENTITY)
-    _run_gemm(place, spec, problem, config, operands, parts[0], EpilogueArgs(), None)
+    _run_gemm(place, spec, problem, config, operands, parts.flatten(0, 1), EpilogueArgs(), None)
     slices = _bias_grad_parts(problem, -(-m // SLICE_ROWS), out)
     aux = args.aux_in if args.aux_in is not None else args.aux_out
     tensors = [out, parts, args.bias, args.c, aux, slices]
