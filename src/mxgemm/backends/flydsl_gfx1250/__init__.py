@@ -32,13 +32,14 @@ from mxgemm.backends.flydsl_gfx1250.config import (
 )
 from mxgemm.backends.flydsl_gfx1250.places import place_for
 from mxgemm.epilogue import EpilogueArgs
+from mxgemm.errors import UnsupportedProblem
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
 from mxgemm.runtime import flydsl_compile, rocm_linker
 from mxgemm.tensor import CANONICAL, MXTensor
 
 ARCH = "gfx1250"
-ROWS_LIMIT = 65_535 * 256
+ROWS_LIMIT = launch.GRID_LIMIT * 256
 """Rows of either operand: tiles along one axis of the grid."""
 K_LIMIT = 1 << 28
 """Contraction: the byte extents of a copy are 31-bit numbers."""
@@ -129,10 +130,17 @@ class FlyDSLGfx1250(Backend):
         return self.plan_with(problem, cost.choose(*sizes, problem.out_dtype, walks=walks))
 
     def plan_with(self, problem: GemmProblem, choice: cost.Choice) -> GemmPlan:
-        """Return the plan with this tile and split, for tuning and tests."""
+        """Return the plan with this tile and split, for tuning and tests.
+
+        Raises:
+            UnsupportedProblem: the backend rejects the problem, or no kernel does it so.
+        """
         config = launch.GemmConfig(
             choice.tile, choice.splits, choice.split_tiles, choice.walk_columns
         )
+        rejection = self.check(problem) or config.validate(problem)
+        if rejection is not None:
+            raise UnsupportedProblem(f"plan on {self.name}: {rejection}, for {problem}")
         return GemmPlan(
             backend=self,
             problem=problem,
