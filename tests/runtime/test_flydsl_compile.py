@@ -113,6 +113,13 @@ def test_a_child_that_is_killed_or_cannot_start_is_a_typed_error(places, monkeyp
         flydsl_compile.compile_kernel(f"{BUILDERS}:build", places["note"])
 
 
+def test_a_compilation_is_announced(places, caplog):
+    caplog.set_level("INFO", "mxgemm")
+    with pytest.raises(CompilationFailed):
+        flydsl_compile.compile_kernel(f"{BUILDERS}:fail", places["note"])
+    assert caplog.messages == ["compiling a kernel, fail: 5 to 30 s, the first time only"]
+
+
 def no_temporary_folder() -> str:
     raise FileNotFoundError("no usable temporary directory")
 

@@ -136,7 +136,8 @@ def _from_bytes(content: bytes) -> CompiledKernel:
 
 def _compile_in_child(builder: str, argument: object, linker: rocm_linker.Linker) -> CompiledKernel:
     what = f"FlyDSL on {builder} for {argument}"
-    logger.info("compiling %s", what)
+    function = builder.rpartition(":")[2]
+    logger.info("compiling a kernel, %s: 5 to 30 s, the first time only", function)
     start = time.perf_counter()
     try:
         with work_folder(*_work_places()) as folder:
@@ -148,7 +149,7 @@ def _compile_in_child(builder: str, argument: object, linker: rocm_linker.Linker
         ) from error
     except (OSError, _ChildFailed) as error:
         raise CompilationFailed(f"{what}: {error}") from error
-    logger.info("compiled %s in %.1f s", what, time.perf_counter() - start)
+    logger.debug("compiled %s in %.1f s", what, time.perf_counter() - start)
     return kernel
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
+import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -22,6 +24,8 @@ from mxgemm.arguments import span_bytes
 from mxgemm.devices import DeviceSpec
 from mxgemm.runtime import flydsl_launch
 from mxgemm.runtime.flydsl_compile import CompiledKernel
+
+logger = logging.getLogger("mxgemm")
 
 Value = torch.Tensor | int | float | None
 """A kernel argument: a tensor for a pointer, None for a pointer that is not used, else a number."""
@@ -91,6 +95,7 @@ class EmulatedPlace:
         loaded = machine.load(kernel.code_object)
         for start, end in _extents([v for v in values if isinstance(v, torch.Tensor)]):
             machine.memory.map(start, buffer=_bytes_at(start, end - start))
+        logger.debug("emulating %s on %d workgroups", kernel.symbol, math.prod(grid))
         result = machine.launch(
             grid,
             (kernel.threads, 1, 1),
