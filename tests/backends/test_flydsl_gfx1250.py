@@ -279,6 +279,23 @@ def test_modelled_time_is_never_below_the_matrix_pipes_own():
     assert BACKEND.modelled_ms(BACKEND.plan(split)) > 1e3 * 4096 * 16384 / 2 / 23.3e12
 
 
+@pytest.mark.parametrize("size", [256, 8192])
+def test_the_model_ignores_what_it_says_and_nothing_else(size):
+    sizes = {"m": size, "n": size, "k": size}
+    packed = OperandSpec(layout=OperandLayout.of("tile_16x16", "scale_k_major"))
+    plain = problem(**sizes)
+    choice = cost.choose(size, size, size, walks=False)
+    alike = {
+        BACKEND.modelled_ms(BACKEND.plan_with(each, choice))
+        for each in (plain, problem(**sizes, a=packed, b=packed), problem(**sizes, epilogue=FUSED))
+    }
+    assert (len(alike) == 1) == (BACKEND.model_ignores == "the operands' layouts and the epilogue")
+    others = [problem(**sizes, out_dtype=torch.bfloat16), problem(**{**sizes, "n": 2 * size})]
+    assert BACKEND.modelled_ms(BACKEND.plan_with(plain, choice)) not in {
+        BACKEND.modelled_ms(BACKEND.plan(other)) for other in others
+    }
+
+
 def kernel(*sizes: int) -> CompiledKernel:
     offsets, at = [], 0
     for size in sizes:

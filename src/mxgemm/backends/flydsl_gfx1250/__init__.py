@@ -50,6 +50,8 @@ class FlyDSLGfx1250(Backend):
 
     name: ClassVar[str] = "flydsl_gfx1250"
     prepared_sides: ClassVar[frozenset[Side]] = frozenset({"a", "b"})
+    model_ignores: ClassVar[str] = "the operands' layouts and the epilogue"
+    """In what launches of one tile may differ without `modelled_ms` knowing."""
 
     def probe(self) -> Rejection | None:
         """Return why kernels cannot be compiled, or cannot be run, here."""
