@@ -286,7 +286,7 @@ def test_large_emulated_product_is_modelled_without_being_run(path, modelled, mo
     monkeypatch.setattr(runner, "EMULATED_FLOPS", 2 * 32**3)
     monkeypatch.setattr(Broken, "launch", lambda *rest: pytest.fail("run to be modelled"))
     monkeypatch.setattr(Broken, "prepare", lambda *rest: pytest.fail("prepared to be modelled"))
-    monkeypatch.setattr(operands, "_source", lambda *rest: pytest.fail("drawn to be modelled"))
+    monkeypatch.setattr(distributions, "sample", lambda *rest: pytest.fail("drawn to be modelled"))
     names = ["broken", "broken/prepared"]
     made = suite(
         {"kind": "square", "sizes": [64]}, variants=names, stages=["gemm", "total"], **EMULATED
