@@ -1,4 +1,4 @@
-"""A builder of a kernel that never ends."""
+"""Builders of no kernel: one that never ends, one that fails."""
 
 import os
 import time
@@ -14,5 +14,5 @@ def build(note: Path) -> None:
 
 
 def fail(note: Path) -> None:
-    """Raise."""
-    raise RuntimeError("no kernel here")
+    """Raise, and say where."""
+    raise RuntimeError(f"no kernel here, in {Path.cwd()}")

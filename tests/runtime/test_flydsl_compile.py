@@ -5,6 +5,7 @@ something goes wrong.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -138,6 +139,22 @@ def test_modules_in_the_current_folder_are_not_taken_for_the_childs(places, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pickle.py").write_text("raise ImportError('the wrong pickle')")
     with pytest.raises(CompilationFailed, match="no kernel here"):
+        flydsl_compile.compile_kernel(f"{BUILDERS}:fail", places["note"])
+
+
+def test_a_current_folder_that_is_gone_or_relative_paths_do_not_matter(
+    places, monkeypatch, tmp_path
+):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    failure = f"no kernel here, in {places['temporary']}/{work_folder.PREFIX}"
+    with pytest.raises(CompilationFailed, match=re.escape(failure)):
+        flydsl_compile.compile_kernel(f"{BUILDERS}:fail", places["note"])
+    monkeypatch.chdir(HERE)
+    monkeypatch.setattr(sys, "path", ["", *(entry for entry in sys.path if entry != str(HERE))])
+    with pytest.raises(CompilationFailed, match=re.escape(failure)):
         flydsl_compile.compile_kernel(f"{BUILDERS}:fail", places["note"])
 
 

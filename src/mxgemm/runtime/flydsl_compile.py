@@ -173,10 +173,11 @@ def _run_child(builder: str, argument: object, linker: Path, folder: Path) -> by
     linked.parent.mkdir(parents=True)
     linked.symlink_to(linker)
     request = {"builder": builder, "argument": argument, "folder": folder, "parent": os.getpid()}
-    # Of the current folder the child imports nothing unless our own path says so (-P).
+    # The caller's folder may be gone, and may hold modules that are not meant (-P).
     child = subprocess.run(  # noqa: S603  our own interpreter and module
         [sys.executable, "-P", "-c", _CHILD],
-        input=pickle.dumps(sys.path) + pickle.dumps(request),
+        input=pickle.dumps(_import_path()) + pickle.dumps(request),
+        cwd=folder,
         capture_output=True,
         timeout=TIMEOUT_S,
         check=False,
@@ -186,6 +187,14 @@ def _run_child(builder: str, argument: object, linker: Path, folder: Path) -> by
         return result.read_bytes()
     output = (child.stdout + child.stderr).decode(errors="replace")[-2000:]
     raise _ChildFailed(f"the compiler ended with status {child.returncode}: {output}")
+
+
+def _import_path() -> list[str]:
+    """Return where this process imports from, for one that runs in another folder."""
+    with suppress(FileNotFoundError):
+        here = Path.cwd()
+        return [str(here / entry) for entry in sys.path]
+    return [entry for entry in sys.path if Path(entry).is_absolute()]
 
 
 _CHILD = """
