@@ -18,7 +18,8 @@ LAST_PACKAGE = 24
 """Of Debian's numbered packages that are looked for."""
 IN_ROCM = "llvm/bin/ld.lld"
 USUAL_ROCM = Path("/opt/rocm")
-TIMEOUT_S = 60
+TIMEOUT_S = 600
+"""Far above what any machine takes that is not stuck."""
 
 
 class NoLinker(BackendUnavailable):
