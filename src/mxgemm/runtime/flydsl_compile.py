@@ -173,9 +173,9 @@ def _run_child(builder: str, argument: object, linker: Path, folder: Path) -> by
     linked.parent.mkdir(parents=True)
     linked.symlink_to(linker)
     request = {"builder": builder, "argument": argument, "folder": folder, "parent": os.getpid()}
-    # The caller's folder may be gone, and may hold modules that are not meant (-P).
+    # In its own folder: the caller's may be gone, or hold modules that are not meant.
     child = subprocess.run(  # noqa: S603  our own interpreter and module
-        [sys.executable, "-P", "-c", _CHILD],
+        [sys.executable, "-c", _CHILD],
         input=pickle.dumps(_import_path()) + pickle.dumps(request),
         cwd=folder,
         capture_output=True,
