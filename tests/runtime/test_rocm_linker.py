@@ -49,6 +49,8 @@ def unfit_folder(kind: str, linker, tmp_path: Path) -> str:
     if kind == "empty":
         (tmp_path / "empty").mkdir()
         return str(tmp_path / "empty")
+    if kind == "unreadable":
+        return "/unreadable"
     if kind == "nobody's home":
         return "~no_such_user/rocm"
     folder = linker(OLD if kind == "too old" else "GNU ld 2.40")
@@ -60,10 +62,15 @@ def unfit_folder(kind: str, linker, tmp_path: Path) -> str:
     return str(folder)
 
 
+def not_permitted(path: Path) -> bool:
+    raise PermissionError(13, "Permission denied", str(path))
+
+
 UNFIT = {
     "missing": "nowhere, which is no folder",
     "a file": "file, which is no folder",
-    "empty": "empty/llvm/bin/ld.lld, which is no file",
+    "empty": "No such file or directory",
+    "unreadable": "Permission denied",
     "nobody's home": "~no_such_user/rocm, which cannot be resolved",
     "too old": "ld.lld, which is LLD 18.1.8",
     "not lld": "ld.lld, which says 'GNU ld 2.40'",
@@ -80,6 +87,8 @@ def test_a_setting_that_does_not_fit_is_a_rejection_that_info_shows(
     fitting = linker(GOOD, folder="fitting") / "llvm/bin"
     monkeypatch.setenv("PATH", str(fitting), prepend=os.pathsep)
     monkeypatch.setenv(SETTING, unfit_folder(kind, linker, tmp_path))
+    if kind == "unreadable":  # whoever runs the tests
+        monkeypatch.setattr(Path, "is_dir", not_permitted)
     rejection = FlyDSLGfx1250().probe()
     assert rejection is not None
     assert rejection.code is RejectionCode.SETTING

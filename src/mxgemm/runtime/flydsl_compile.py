@@ -112,8 +112,8 @@ def compile_kernel(builder: str, argument: object) -> CompiledKernel:
 
 def cache_name(builder: str, argument: object, linker: rocm_linker.Linker) -> str:
     """Return the name of a kernel's file, which changes with all that the kernel depends on: the
-    argument, every source file of ours that the child loads, and the versions of FlyDSL and of the
-    linker.
+    argument, every source file of ours that the builder imports, and the versions of FlyDSL and of
+    the linker.
     """
     parts = [builder, repr(argument), str(installed_version()), linker.version]
     parts += [mxgemm.__version__, str(FORMAT)]

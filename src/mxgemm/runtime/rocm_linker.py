@@ -49,7 +49,7 @@ def find() -> Linker:
             if not folder.is_dir():
                 raise _Unfit(f"{folder}, which is no folder")
             return _fitting(folder / IN_ROCM)
-        except (ValueError, _Unfit) as error:
+        except (ValueError, OSError, _Unfit) as error:
             raise NoLinker(f"{needs}, got {error}") from error
     names = [f"ld.lld-{version}" for version in range(LAST_PACKAGE, FIRST_VERSION - 1, -1)]
     on_path = [Path(found) for name in [*names, "ld.lld"] if (found := shutil.which(name))]
@@ -57,9 +57,10 @@ def find() -> Linker:
     for path in (USUAL_ROCM / IN_ROCM, *on_path):
         try:
             return _fitting(path.absolute())
-        except _Unfit as error:
-            if path.exists():
-                unfit.append(str(error))
+        except FileNotFoundError:
+            continue
+        except (OSError, _Unfit) as error:
+            unfit.append(str(error))
     raise NoLinker(
         f"needs ld.lld {FIRST_VERSION} or later, ROCm's ({setting.variable}, {USUAL_ROCM}), "
         f"Debian's lld-{FIRST_VERSION} or one on PATH, got {'; '.join(unfit) or 'none'}"
@@ -71,8 +72,6 @@ class _Unfit(Exception):
 
 
 def _fitting(path: Path) -> Linker:
-    if not path.is_file():
-        raise _Unfit(f"{path}, which is no file")
     version = _version(path, path.stat().st_mtime_ns)
     number = re.search(r"\bLLD (\d+)", version)
     if number is None:
