@@ -53,7 +53,7 @@ MAX_SPLITS = 32
 CANDIDATES = (
     TileConfig(),
     TileConfig(tile_m=128, waves_m=1, waves_n=4, stage_tiles=2),
-    TileConfig(tile_m=64, waves_m=1, waves_n=4, stage_tiles=2),
+    TileConfig(tile_m=64, waves_m=1, waves_n=4, stage_tiles=4),
 )
 """The tiles that ship, largest first."""
 

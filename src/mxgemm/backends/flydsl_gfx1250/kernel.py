@@ -48,7 +48,7 @@ from mxgemm.backends.flydsl_gfx1250.kloop import (
     zeros,
 )
 from mxgemm.backends.flydsl_gfx1250.operand import FragmentReader, OperandView
-from mxgemm.backends.flydsl_gfx1250.registers import Parking, address, pick, wave_index
+from mxgemm.backends.flydsl_gfx1250.registers import Parking, address, pick, settle, wave_index
 from mxgemm.backends.flydsl_gfx1250.store import OutputArgs, TileStore
 from mxgemm.backends.flydsl_gfx1250.walk import ParkedStore, Walk
 
@@ -188,7 +188,8 @@ def build_gemm(spec: KernelSpec):
             await_all()
             if stages - pairs * 2 > fx.Int32(1):
                 totals, stage, registers = last_but_one(totals, stage, registers, pairs * 2)
-            totals = loop.last(totals, stage, registers, last_blocks)
+            totals = loop.last(totals, stage, registers, stages - 1, last_blocks)
+            settle(totals)
 
             # Epilogue: LDS is free when every wave has read its last fragments. Copies past the
             # last stage may still be counted, but move nothing.
@@ -251,7 +252,11 @@ def build_gemm(spec: KernelSpec):
             beta,
         ).launch(grid=(1, 1, 1), block=(tile.num_threads, 1, 1), stream=stream)
 
-    launch.compile_hints["llvm_options"] = {"amdgpu-expert-scheduling-mode": True}
+    launch.compile_hints["llvm_options"] = {
+        "amdgpu-expert-scheduling-mode": True,
+        # Scale words fit the lower 256 registers only: place them before the accumulators.
+        "greedy-regclass-priority-trumps-globalness": True,
+    }
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(9)]
     placeholders = [*pointers, *[fx.Int64(0)] * 7, *[1] * 6, 1.0, 1.0, fx.Stream(None)]
     return launch, placeholders, tile.num_threads, spec.lds_bytes

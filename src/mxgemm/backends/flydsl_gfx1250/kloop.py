@@ -14,6 +14,7 @@ from flydsl.expr.typing import T, Vector
 
 from mxgemm.backends.flydsl_gfx1250.config import (
     BLOCK,
+    PAIR_TILES,
     SCALE_GROUP,
     SCALE_STAGES,
     TILE_K,
@@ -163,9 +164,9 @@ class TileReader:
         """Return the Registers that a loop carries as `flat`."""
         return Registers.of(flat, self.a.count, self.b.count)
 
-    def fragments(self, flat, odd: int):
-        """Return the Fragments of A and of B in `flat`, of an even or an odd K tile."""
-        registers = self.registers(flat)
+    def fragments(self, flat, tile: int):
+        """Return the Fragments of A and of B in `flat`, which hold a K tile of this number."""
+        registers, odd = self.registers(flat), tile % PAIR_TILES
         return (
             Fragments(registers.a_codes, registers.a_words[odd]),
             Fragments(registers.b_codes, registers.b_words[odd]),
@@ -283,14 +284,14 @@ class KLoop:
         totals, registers = self._multiply_reading(totals, registers, 0, reads, None)
         return totals, self._next(stage), self.reader.as_even(registers)
 
-    def last(self, totals, stage, registers, blocks):
-        """Multiply the last stage, of which `blocks` blocks exist; return the totals."""
+    def last(self, totals, stage, registers, number, blocks):
+        """Multiply the last stage, `number`, of which `blocks` blocks exist; return the totals."""
         for tile in range(self.tile.stage_tiles):
             a, b = self.reader.fragments(registers, tile)
             a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
             blocks = blocks - BLOCKS_A_TILE
             is_last = tile == self.tile.stage_tiles - 1
-            reads = [] if is_last else self.reader.reads(stage, tile + 1)
+            reads = [] if is_last else self._reads_within(stage, tile + 1, number)
             totals, results = multiply(self.tile, totals, a, b, reads)
             if not is_last:
                 registers = self.reader.gather(results, registers)
@@ -300,15 +301,21 @@ class KLoop:
         """Multiply every K tile of a stage, with `events` in its last one; in each, read the next
         one.
         """
-        for tile in range(self.tile.stage_tiles - 1):
-            reads = self.reader.reads(stage, tile + 1)
+        last = self.tile.stage_tiles - 1
+        for tile in range(last):
+            reads = self._reads_within(stage, tile + 1, number)
             totals, registers = self._multiply_reading(totals, registers, tile, reads, None)
         if events:
             await_all()
-        odd_tile = odd or self.tile.stage_tiles - 1
+        odd_tile = odd or last
         pair = self._first_tile(number + 1) if odd_tile else None
         reads = self.reader.reads(self._next(stage), 0, pair)
         return self._multiply_reading(totals, registers, odd_tile, reads, events)
+
+    def _reads_within(self, stage, tile: int, number):
+        """Return the reads of K tile number `tile`, not the first, of data stage `number`."""
+        pair = None if tile % PAIR_TILES else self._first_tile(number) + tile
+        return self.reader.reads(stage, tile, pair)
 
     def _multiply_reading(self, totals, registers, odd: int, reads, events):
         a, b = self.reader.fragments(registers, odd)
@@ -339,7 +346,8 @@ class KLoop:
         """Return the copy that is due in data stage `number` at `stage`."""
         if not odd:
             return self.copies.half.copy(number + self.ahead, stage)
-        source, *where = self.copies.due(number, self.ahead, stage)
+        ends_group = self.tile.group_stages == 2
+        source, *where = self.copies.due(number, self.ahead, stage, ends_group=ends_group)
         return source.copy(*where)
 
     def _first_tile(self, number):

@@ -108,6 +108,14 @@ def _fence(value):
     )
 
 
+def settle(values) -> None:
+    """Have `values` computed by here: the compiler may otherwise move what makes them to where
+    they are used, behind loops in between.
+    """
+    for value in values:
+        llvm.call_intrinsic(None, "llvm.fake.use", [as_ir_value(value)], [], [])
+
+
 def counted_loop(count, state, body):
     """Run `state = body(index, state)` for index 0 .. count - 1 as a loop of the device and return
     the last state.
