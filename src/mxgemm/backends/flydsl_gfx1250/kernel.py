@@ -14,8 +14,8 @@ Roles      All four waves compute, each a wave_m x wave_n piece. Waves 0 and 1 c
            A's codes, waves 2 and 3 those of B's. In the last stage of every group of eight K
            tiles waves 0 and 2 copy both halves, while waves 1 and 3 copy the scales of the group
            after next.
-Pipelines  codes      3 stages of one K tile, or of two where the tile is small; filled by the TDM
-                      (tensorcnt, then the *publish* barrier), emptied by LDS reads into
+Pipelines  codes      3 stages of one K tile, of two or four where the tile is small; filled by the
+                      TDM (tensorcnt, then the *publish* barrier), emptied by LDS reads into
                       registers (dscnt, then the *release* barrier)
            scales     2 stages of 8 K tiles, filled and emptied under the same waits and barriers
            registers  2 sets; a K tile is read while the one before multiplies. Scale words are
@@ -48,7 +48,13 @@ from mxgemm.backends.flydsl_gfx1250.kloop import (
     zeros,
 )
 from mxgemm.backends.flydsl_gfx1250.operand import FragmentReader, OperandView
-from mxgemm.backends.flydsl_gfx1250.registers import Parking, address, pick, settle, wave_index
+from mxgemm.backends.flydsl_gfx1250.registers import (
+    Parking,
+    address,
+    computed_here,
+    pick,
+    wave_index,
+)
 from mxgemm.backends.flydsl_gfx1250.store import OutputArgs, TileStore
 from mxgemm.backends.flydsl_gfx1250.walk import ParkedStore, Walk
 
@@ -189,7 +195,7 @@ def build_gemm(spec: KernelSpec):
             if stages - pairs * 2 > fx.Int32(1):
                 totals, stage, registers = last_but_one(totals, stage, registers, pairs * 2)
             totals = loop.last(totals, stage, registers, stages - 1, last_blocks)
-            settle(totals)
+            computed_here(totals)
 
             # Epilogue: LDS is free when every wave has read its last fragments. Copies past the
             # last stage may still be counted, but move nothing.

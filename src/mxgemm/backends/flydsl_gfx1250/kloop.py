@@ -1,6 +1,6 @@
 """The K loop of a workgroup: reads, copies, waits and barriers around the matrix instructions.
 
-`kernel` draws its timeline. A step works on one data stage, which holds one or two K tiles.
+`kernel` draws its timeline. A step works on one data stage, which holds one, two or four K tiles.
 """
 
 from dataclasses import dataclass, replace

@@ -108,9 +108,9 @@ def _fence(value):
     )
 
 
-def settle(values) -> None:
-    """Have `values` computed by here: the compiler may otherwise move what makes them to where
-    they are used, behind loops in between.
+def computed_here(values) -> None:
+    """Have vectors computed by here: the compiler moves what makes a value to where it is used,
+    across loops too, and would keep the operands in registers until then.
     """
     for value in values:
         llvm.call_intrinsic(None, "llvm.fake.use", [as_ir_value(value)], [], [])
