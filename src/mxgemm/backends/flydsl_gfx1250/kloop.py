@@ -9,7 +9,7 @@ from typing import Any
 
 import flydsl.expr as fx
 from flydsl.expr import rocdl
-from flydsl.expr.rocdl import tdm_ops
+from flydsl.expr.rocdl import experimental, tdm_ops
 from flydsl.expr.typing import T, Vector
 
 from mxgemm.backends.flydsl_gfx1250.config import (
@@ -34,6 +34,8 @@ WORKGROUP = -1
 """The workgroup's own barrier (CDNA5 ISA guide, S_BARRIER_SIGNAL)."""
 ACCUMULATOR = 8
 """FP32 values of a lane in one 16x16 result."""
+LOWER_REGISTERS = 256
+"""Vector registers from 0 on that scale words can lie in (CDNA5 ISA guide, "VGPR MSB")."""
 BLOCKS_A_TILE = TILE_K // BLOCK
 EVENTS = (2, 3, 15)
 """When in a K tile release is signalled, a copy is sent and publish is signalled: sixteenths."""
@@ -54,8 +56,12 @@ def await_all() -> None:
 
 
 def zeros(tile):
-    """Return accumulators of 0."""
-    return [Vector.filled(ACCUMULATOR, 0.0, fx.Float32)] * tile.wmmas
+    """Return accumulators of 0; many of them are asked to leave the lower registers free."""
+    zero = Vector.filled(ACCUMULATOR, 0.0, fx.Float32)
+    if tile.wmmas * ACCUMULATOR < LOWER_REGISTERS:
+        return [zero] * tile.wmmas
+    places = [LOWER_REGISTERS + ACCUMULATOR * at for at in range(tile.wmmas)]
+    return [Vector(experimental.sched_vgpr(zero, place, soft=True)) for place in places]
 
 
 def multiply(tile, totals, a, b, reads=(), events=None):
@@ -136,14 +142,14 @@ class TileReader:
         """Return the functions that read K tile number `tile` of the data stage at `stage_offset`,
         and the scales from the even K tile `pair` on where it is one.
         """
-        scales = []
-        if pair is not None:
-            scales = [*self.b.scale_reads(pair), *self.a.scale_reads(pair)]
         return [
             *self.b.code_reads(stage_offset, tile),
-            *scales,
+            *([] if pair is None else self._scale_reads(pair)),
             *self.a.code_reads(stage_offset, tile),
         ]
+
+    def _scale_reads(self, pair):
+        return [*self.b.scale_reads(pair), *self.a.scale_reads(pair)]
 
     def gather(self, results, old=None):
         """Return the flat Registers that results of `reads` are, with the scales of `old` where
@@ -151,14 +157,20 @@ class TileReader:
         """
         m, n = self.a.count, self.b.count
         b_codes, scales, a_codes = results[:n], results[n:-m], results[-m:]
-        if not scales:
-            old = self.registers(old)
-            return Registers(a_codes, b_codes, old.a_words, old.b_words).flat()
-        b_words, a_words = scales[: n // 2], scales[n // 2 :]
-        a_words, b_words = (
-            [list(w) for w in zip(*words, strict=True)] for words in (a_words, b_words)
-        )
-        return Registers(a_codes, b_codes, a_words, b_words).flat()
+        if scales:
+            return Registers(a_codes, b_codes, *self._words(scales)).flat()
+        old = self.registers(old)
+        return Registers(a_codes, b_codes, old.a_words, old.b_words).flat()
+
+    def _words(self, scales):
+        """Return the scale words of A and of B, even and odd ones, that `_scale_reads` gave."""
+        b_words, a_words = scales[: self.b.count // 2], scales[self.b.count // 2 :]
+        return tuple([list(w) for w in zip(*words, strict=True)] for words in (a_words, b_words))
+
+    def with_scales(self, flat, pair):
+        """Return `flat` with the scales, read now, of the even K tile `pair` and the next."""
+        registers, scales = self.registers(flat), [read() for read in self._scale_reads(pair)]
+        return Registers(registers.a_codes, registers.b_codes, *self._words(scales)).flat()
 
     def registers(self, flat) -> Registers:
         """Return the Registers that a loop carries as `flat`."""
