@@ -260,7 +260,7 @@ def build_gemm(spec: KernelSpec):
 
     launch.compile_hints["llvm_options"] = {
         "amdgpu-expert-scheduling-mode": True,
-        # Else registers are given to what is live longest first, not to what has few to choose from.
+        # First to what has few registers to choose from, not to what is live longest.
         "greedy-regclass-priority-trumps-globalness": True,
     }
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(9)]
