@@ -87,14 +87,14 @@ def _spec(
 def configurations() -> list[KernelSpec]:
     """Return the product of tiles and operand forms, which the K loop depends on, and what holds
     every pair of tile, output, epilogue and whether operands are prepared, which the way out
-    depends on.
+    depends on; the representatives first.
     """
     rows = list(itertools.product(SHAPES, itertools.product(FORMS, FORMS), (F32,), (IDENTITY,)))
     pairs = tuple(itertools.product((PLAIN, PREPARED), repeat=2))
     rows += itertools.product(SHAPES[-1:], pairs, (BF16, F16), (ALPHA,))
     rows += cases.pairwise((SHAPES[:-1], pairs, OUTPUT_DTYPES, (IDENTITY, ALPHA, *FUSED)))
     specs = [_spec(shape, a, b, out, epilogue) for shape, (a, b), out, epilogue in rows]
-    return list(dict.fromkeys(specs))
+    return list(dict.fromkeys([*representatives(), *specs]))
 
 
 def representatives() -> list[KernelSpec]:
