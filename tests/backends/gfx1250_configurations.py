@@ -1,13 +1,14 @@
 """Every configuration of the gfx1250 GEMM kernel that a plan can choose, by kind, and what the
 compiler makes of it: registers, scratch memory, instructions beside the matrix ones.
 
-`PYTHONPATH=src:tests python tests/backends/gfx1250_configurations.py` compiles them all, two at a
-time, and writes docs/measurements/gfx1250_configurations.tsv.
+`PYTHONPATH=src:tests python tests/backends/gfx1250_configurations.py [COUNT]` compiles them all, or
+the first COUNT, two at a time, and writes docs/measurements/gfx1250_configurations.tsv.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
@@ -85,14 +86,14 @@ def _spec(
 
 
 def configurations() -> list[KernelSpec]:
-    """Return the product of tiles and operand forms, which the K loop depends on, and what holds
-    every pair of tile, output, epilogue and whether operands are prepared, which the way out
-    depends on; the representatives first.
+    """Return the representatives, then what holds every pair of tile, output, epilogue and whether
+    operands are prepared, which the way out depends on, then the product of tiles and operand
+    forms, which the K loop depends on.
     """
-    rows = list(itertools.product(SHAPES, itertools.product(FORMS, FORMS), (F32,), (IDENTITY,)))
     pairs = tuple(itertools.product((PLAIN, PREPARED), repeat=2))
-    rows += itertools.product(SHAPES[-1:], pairs, (BF16, F16), (ALPHA,))
+    rows = list(itertools.product(SHAPES[-1:], pairs, (BF16, F16), (ALPHA,)))
     rows += cases.pairwise((SHAPES[:-1], pairs, OUTPUT_DTYPES, (IDENTITY, ALPHA, *FUSED)))
+    rows += itertools.product(SHAPES, itertools.product(FORMS, FORMS), (F32,), (IDENTITY,))
     specs = [_spec(shape, a, b, out, epilogue) for shape, (a, b), out, epilogue in rows]
     return list(dict.fromkeys([*representatives(), *specs]))
 
@@ -185,13 +186,13 @@ def name(spec: KernelSpec) -> str:
     return "\t".join(str(field) for field in fields)
 
 
-def rewrite() -> None:
-    """Write the report."""
-    specs = configurations()
+def rewrite(count: int | None) -> None:
+    """Write the report of the first `count` configurations, all by default."""
+    specs = configurations()[:count]
     with ThreadPoolExecutor(2) as pool:
         lines = [f"{name(s)}\t{m}" for s, m in zip(specs, pool.map(made, specs), strict=True)]
     REPORT.write_text("\n".join([HEADER, *lines]) + "\n")
 
 
 if __name__ == "__main__":
-    rewrite()
+    rewrite(int(sys.argv[1]) if len(sys.argv) > 1 else None)
