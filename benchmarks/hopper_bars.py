@@ -4,8 +4,8 @@
 
 All candidates of a shape run interleaved, in an order that is shuffled every round, since on this
 chip the same kernel differs by 20 % between cool and hot; what counts is the ratio of medians of
-one run. `large` times single calls with a flushed L2 cache (triton's do_bench), the largest ones
-on a chip that has settled at their power; `middle` and `small` time CUDA graphs that rotate over
+one run. `large` times calls with a flushed L2 cache (triton's do_bench), of the largest shapes one
+call of each candidate after the other; `middle` and `small` time CUDA graphs that rotate over
 several copies of the weight, so that nothing is resident. Every candidate's result is compared
 with the FP64 product of some rows before it is timed.
 """
@@ -45,8 +45,15 @@ LARGE = [
     (8192, 28672, 8192),
     (8192, 8192, 28672),
 ]
-HOT_FROM = 8192**3
-"""Products of m, n and k from here on are timed with `time_hot`."""
+ALTERNATING_FROM, ALTERNATING_ROUNDS = 8192**3, 60
+"""Candidates of such a product of m, n and k alternate call by call, in so many rounds.
+
+The chip lowers its clock within tens of milliseconds to what the power of its load allows: over
+many calls of some milliseconds each candidate would be timed at a clock of its own, or at that of
+the one before it.
+"""
+
+FLUSH_BYTES = 1 << 28
 
 SMALL_M = (1, 8, 16, 32, 64)
 MIDDLE_M = (128, 256, 512, 1024)
@@ -107,11 +114,15 @@ def time_call(call: Call, *, warmup_ms: int = 8, measured_ms: int = 25) -> float
     return median * 1e3
 
 
-def time_hot(call: Call) -> float:
-    """As time_call, after the chip has settled at the power of this call: without, a call that
-    takes milliseconds is up to 10 % faster or slower for what ran before it.
-    """
-    return time_call(call, warmup_ms=80, measured_ms=60)
+def time_single(flushed: torch.Tensor, call: Call) -> float:
+    """Return the microseconds of one call after `flushed` took the place of all else in L2."""
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flushed.zero_()
+    start.record()
+    call()
+    stop.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(stop) * 1e3
 
 
 def time_graph(calls: list[Call]) -> Callable[[], float]:
@@ -149,9 +160,10 @@ class Report:
         shape: dict[str, int],
         timers: dict[str, Callable[[], float]],
         errors: dict[str, float],
+        rounds: int | None = None,
     ) -> dict[str, float]:
         times: dict[str, list[float]] = {name: [] for name in timers}
-        for _ in range(self.rounds):
+        for _ in range(rounds or self.rounds):
             for name in random.sample(list(timers), len(timers)):
                 times[name].append(timers[name]())
         medians = {name: statistics.median(values) for name, values in times.items()}
@@ -196,6 +208,7 @@ def checked(
 
 def large(report: Report) -> None:
     hopper, dot_scaled = CudaHopper(), TritonDotScaled()
+    flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     for m, n, k in LARGE:
         a, b = operands(m, n, k)
         wide_a, wide_b = mxgemm.dequantize(a).to(BF16), mxgemm.dequantize(b).to(BF16)
@@ -212,9 +225,11 @@ def large(report: Report) -> None:
         if (m, n, k) in ((8192, 8192, 8192), (4096, 4096, 4096)):
             calls["triton_dot_scaled"] = backend_call(dot_scaled, a, b, out)
         errors = checked(calls, a, b, out)
-        timer = time_hot if m * n * k >= HOT_FROM else time_call
+        alternating = m * n * k >= ALTERNATING_FROM
+        timer = functools.partial(time_single, flushed) if alternating else time_call
         timers = {name: functools.partial(timer, call) for name, call in calls.items()}
-        medians = report.measure("large", {"m": m, "n": n, "k": k}, timers, errors)
+        rounds = ALTERNATING_ROUNDS if alternating else report.rounds
+        medians = report.measure("large", {"m": m, "n": n, "k": k}, timers, errors, rounds)
         bases = ["bf16", "cublas_promoted"]
         bases += ["triton_dot_scaled"] if "triton_dot_scaled" in medians else []
         report.table(f"{m}x{n}x{k}", medians, bases)

@@ -7,7 +7,9 @@ once on fewer rows, which its row says.
     python benchmarks/native_cpu.py --output benchmarks/results/native_cpu.jsonl
     python benchmarks/native_cpu.py --only gaussian --threads 2 --rounds 7
 
-Ends with a table of what is expected and what was reached; a whole run takes some minutes.
+Ends with a table of what is expected and what was reached; a whole run takes some minutes. Where
+oneDNN may use AMX, its contenders' names end in _amx; with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 it
+does what a processor without AMX can do.
 
 On a machine that others use, `--clock cpu` measures the process's CPU time per thread instead of
 elapsed time: what is left of the noise is what others do to the caches and the memory.
@@ -42,8 +44,27 @@ from mxgemm.runtime import native_cpu as runtime
 from mxgemm.tensor import MXTensor
 
 SQUARES = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (512, 4096, 4096))
-DRAM_COPIES = 24
+DRAM_BYTES = 640 << 20
+"""Of rotating weights, and of what the read loop reads: more than the largest caches hold."""
+
+FEWEST_ROWS, MANY_ROWS = 32, 128
+"""Rows on which torch's product is measured where all of them would take too long."""
+
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def amx_suffix() -> str:
+    """Return what is added to the names of oneDNN's contenders where they may use AMX.
+
+    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 holds oneDNN to what a processor without AMX has.
+    """
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    allowed = most in ("", "ALL", "DEFAULT") or "AMX" in most
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    return native_cpu_goals.AMX if allowed and " amx_tile " in flags else ""
+
+
+BF16_MM, INT_MM = f"torch_bf16_mm{amx_suffix()}", f"torch_int_mm{amx_suffix()}"
 
 
 @dataclass
@@ -126,13 +147,14 @@ def mm_contender(
     name: str, x: torch.Tensor, w: torch.Tensor, limit: float, mm: Callable[..., object] = torch.mm
 ) -> Contender:
     """torch's x @ w.T; on fewer rows where the whole would take longer than `limit` seconds."""
-    rows = min(x.shape[0], 128)
+    rows = min(x.shape[0], FEWEST_ROWS)
     mm(x[:rows], w.t())
     start = time.perf_counter()
     mm(x[:rows], w.t())
-    predicted = (time.perf_counter() - start) * x.shape[0] / rows
-    kept = x if predicted <= limit else x[:rows]
-    note = "" if kept is x else f"measured on {rows} rows"
+    per_row = (time.perf_counter() - start) / rows
+    fitting = [count for count in (x.shape[0], MANY_ROWS) if count * per_row <= limit]
+    kept = x[: max((count for count in fitting if count <= x.shape[0]), default=rows)]
+    note = "" if len(kept) == len(x) else f"measured on {len(kept)} rows"
     work = operations((kept.shape[0], w.shape[0], w.shape[1]))
     return Contender(name, lambda: mm(kept, w.t()), work, note=note)
 
@@ -145,7 +167,7 @@ def prepacked_contender(x: torch.Tensor, w: torch.Tensor) -> Contender:
     packed = torch.ops.mkldnn._reorder_linear_weight(w, x.shape[0])
     call = torch.ops.mkldnn._linear_pointwise
     return Contender(
-        f"onednn_{'bf16' if bf16 else 'fp32'}_prepacked",
+        f"onednn_{'bf16' if bf16 else 'fp32'}_prepacked{amx_suffix()}",
         lambda: call(x, packed, None, "none", [], ""),
         operations((x.shape[0], w.shape[0], w.shape[1])),
     )
@@ -171,9 +193,9 @@ def gaussian(limit: float) -> Iterator[Case]:
             gemm_contender("native_prepared", a, b, prepare=True),
             prepacked_contender(x, w),
             mm_contender("torch_fp32_mm", x, w, limit),
-            mm_contender("torch_bf16_mm", x.bfloat16(), w.bfloat16(), limit),
+            mm_contender(BF16_MM, x.bfloat16(), w.bfloat16(), limit),
             mm_contender(
-                "torch_int_mm",
+                INT_MM,
                 torch.randint(-96, 97, (m, k), dtype=torch.int8),
                 torch.randint(-96, 97, (n, k), dtype=torch.int8),
                 limit,
@@ -264,10 +286,10 @@ def irregular(limit: float) -> Iterator[Case]:
         ratios = [
             (each.name, other)
             for each in contenders
-            for other in ("torch_bf16_mm", "torch_fp32_mm", "gaussian")
+            for other in (BF16_MM, "torch_fp32_mm", "gaussian")
             if each.name != other
         ]
-        contenders.append(mm_contender("torch_bf16_mm", x.bfloat16(), w.bfloat16(), limit))
+        contenders.append(mm_contender(BF16_MM, x.bfloat16(), w.bfloat16(), limit))
         contenders.append(mm_contender("torch_fp32_mm", x, w, limit))
         yield Case("irregular", f"{m}x{n}x{k}", contenders, ratios)
 
@@ -275,12 +297,11 @@ def irregular(limit: float) -> Iterator[Case]:
 def dram(limit: float) -> Iterator[Case]:
     del limit
     n = k = 4096
-    w = torch.randn(n, k)
-    b = mxgemm.quantize(w)
-    copies = [native_plan(b, b).prepare_b(b) for _ in range(DRAM_COPIES)]
-    buffer = torch.ones(400 << 20, dtype=torch.uint8)
+    b = mxgemm.quantize(torch.randn(n, k))
+    size = native_plan(b, b).prepare_b(b).nbytes
+    copies = [native_plan(b, b).prepare_b(b) for _ in range(DRAM_BYTES // size)]
     kernels, native, threads = runtime.kernels(""), runtime.module(), torch.get_num_threads()
-    size = copies[0].nbytes
+    buffer = native.empty(1, DRAM_BYTES).fill_(1)  # as the weights, in large pages
     for m in (1, 8):
         a = mxgemm.quantize(torch.randn(m, k))
         plan, out = native_plan(a, b, copies[0]), torch.empty((m, n), dtype=torch.bfloat16)
@@ -299,16 +320,18 @@ def dram(limit: float) -> Iterator[Case]:
                 plan.run(x, copy, out, NO_ARGS)
 
         contenders = [
-            Contender("native_prepared", sweep, float(size * DRAM_COPIES), "GB/s"),
-            Contender("native_plain", sweep16, float(size * DRAM_COPIES), "GB/s"),
-            Contender(
-                "read_loop",
-                lambda: native.read_loop(kernels, buffer.data_ptr(), buffer.numel(), threads),
-                float(buffer.numel()),
-                "GB/s",
-            ),
+            Contender("native_prepared", sweep, float(size * len(copies)), "GB/s"),
+            Contender("native_plain", sweep16, float(size * len(copies)), "GB/s"),
         ]
-        ratios = [(each.name, "read_loop") for each in contenders[:2]]
+        ratios = []
+        for name, asks_ahead in (("read_loop", False), ("read_loop_ahead", True)):
+
+            def read(*, asks_ahead: bool = asks_ahead) -> None:
+                address = buffer.data_ptr()
+                native.read_loop(kernels, address, buffer.numel(), asks_ahead, threads)
+
+            contenders.append(Contender(name, read, float(buffer.numel()), "GB/s"))
+            ratios += [(each.name, name) for each in contenders[:2]]
         yield Case("dram", f"{m}x{n}x{k}", contenders, ratios)
 
 
@@ -400,8 +423,8 @@ def ratios_of(case: Case, threads: int) -> list[Ratio]:
         rounds = tuple(ours.work / theirs.work * t / o for o, t in pairs)
         found.append(Ratio(case.group, case.shape, threads, name, other, rounds, theirs.note))
     if case.group == "overhead":
-        rounds = tuple(5e-6 / seconds for seconds in by_name["plan.run"].seconds)
-        found.append(Ratio(case.group, case.shape, threads, "plan.run", "5 us", rounds))
+        seconds = by_name["plan.run"].seconds
+        found.append(native_cpu_goals.overhead_ratio(case.shape, threads, seconds))
     return found
 
 
@@ -437,7 +460,16 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, help="JSONL file to append rows to")
     parser.add_argument("--json", action="store_true", help="print the table as JSON as well")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        nargs="+",
+        help="measure nothing, print the table of files of rows, each perhaps of a part of a run",
+    )
     options = parser.parse_args()
+    if options.table:
+        native_cpu_goals.show(native_cpu_goals.table(native_cpu_goals.read_ratios(options.table)))
+        return
     warn_of_noise(options.clock)
     ratios: list[Ratio] = []
     for threads in options.threads or (1, 2):
@@ -454,7 +486,7 @@ def main() -> None:
                             json.dumps(row) + "\n" for row in rows_of(case, threads, options.clock)
                         )
     lines = native_cpu_goals.table(ratios)
-    native_cpu_goals.show(lines)
+    native_cpu_goals.show(lines, native_cpu_goals.remarks())
     if options.json:
         print(json.dumps(native_cpu_goals.as_json(lines)))
 

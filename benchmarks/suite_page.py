@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from operator import attrgetter
 from pathlib import Path
 
 from mxgemm.bench import figures, results, tables
+from mxgemm.bench.errors import BenchError
 
 FIGURES = ("geomean_by_pass", "roofline", "tflops_over_m")
 REMARKS = ("<!-- remarks -->", "<!-- end of remarks -->")
@@ -45,20 +47,24 @@ def silent(rows: list[results.Row]) -> str:
     return table(("variant", "stage", "status", "cases", "reason (of the first)"), lines)
 
 
-def head(rows: list[results.Row], path: Path) -> str:
-    """Return the paragraphs on when, where, how many and by which command."""
+def head(rows: list[results.Row], path: Path, page: Path) -> str:
+    """Return the paragraphs on when, where, how many and by which commands."""
     row = rows[-1]
-    machine, roofs = row.machine, row.roofs
+    name, threads = (row.machine.get(key, "unknown") for key in ("name", "threads"))
+    roofs = row.roofs
     versions = ", ".join(f"{name} {value}" for name, value in row.versions.items())
     cases = len({row.case for row in rows})
     timed = sum(row.status == results.TIMED for row in rows)
     summary = (
-        f"{row.time[:10]}, {machine['name']}, {machine['threads']} threads; {versions}. "
+        f"{row.time[:10]}, {name}, {threads} threads; {versions}. "
         f"{cases} cases, {len(rows)} rows, {timed} of them timed; every timed result was verified "
-        f"within its derived bound first. Rows: `{path.as_posix()}`; command:"
+        f"within its derived bound first. The rows, and this page from them:"
     )
-    command = f"    mxgemm bench benchmarks/suites/{row.suite}.toml -o {path.name}"
-    lines = [summary, "", command]
+    commands = (
+        f"    mxgemm bench benchmarks/suites/{row.suite}.toml -o {path.as_posix()}\n"
+        f"    python benchmarks/suite_page.py {path.as_posix()} -o {page.as_posix()}"
+    )
+    lines = [summary, "", commands]
     if roofs:
         peaks = ", ".join(f"{name} {value:,.3g}" for name, value in roofs["tflops"].items())
         roof = f"Roofs in the same run: {max(roofs['gbps'].values()):,.3g} GB/s; TFLOP/s: {peaks}."
@@ -80,7 +86,10 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, help="Markdown file")
     args = parser.parse_args()
-    rows = list(results.read_some(args.rows).rows)
+    try:
+        rows = list(results.read_some(args.rows).rows)
+    except BenchError as error:
+        sys.exit(str(error))
     drawn, reasons = figures.draw_all(rows)
     images = []
     for name in FIGURES:
@@ -96,7 +105,7 @@ def main() -> None:
     )
     parts = [
         f"# The suite `{rows[0].suite}`",
-        head(rows, args.rows),
+        head(rows, args.rows, args.output),
         legend,
         table(header, [(f"`{line[0]}`", *line[1:]) for line in lines]),
         remarks(args.output),

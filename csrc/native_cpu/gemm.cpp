@@ -13,9 +13,9 @@ namespace mxgemm {
 namespace {
 
 constexpr size_t kRowBudget = size_t{4} << 20;  // bytes of packed A that stay in the shared cache
-constexpr int kFewPanels = 4;  // column panels finished together by the few-rows path
+constexpr int kFewPanels = 4;         // column panels finished together by the few-rows path
+constexpr int kFewPiecesPerTask = 4;  // of so many panels, one behind the other
 constexpr int64_t kRowMajorLeastBlocks = 8;
-constexpr int kTasksPerThread = 4;  // pieces for each thread, so that a slow core delays nobody
 constexpr size_t kLine = 64;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
@@ -109,24 +109,29 @@ void few_rows_gemm(const Kernels& kernels, const GemmCall& call, Workspace& work
   const BiasGradient bias_grad(call.bias_grad, call.n, 1, &workspace.partial);
   const int64_t panels = divide_up(call.n, kPanel);
   const int64_t stride = kFewPanels * kPanel;
-  parallel_for(divide_up(panels, kFewPanels), call.threads, [&](int64_t task, int slot) {
-    const int64_t first = task * kFewPanels;
+  const auto piece_of = [&](int64_t first, int slot, Columns* columns) {
     const int count = static_cast<int>(std::min<int64_t>(kFewPanels, panels - first));
-    Columns columns;
-    source.get(first, count, &workspace.thread_columns[slot], &columns);
+    source.get(first, count, &workspace.thread_columns[slot], columns);
     Buffer& tile = workspace.thread_tiles[slot];
     tile.reserve(static_cast<size_t>(m) * stride * sizeof(float));
-    const bool wide = needs_wide(call, rows, columns, 0, m, 0, count);
+    const bool wide = needs_wide(call, rows, *columns, 0, m, 0, count);
     for (int p = 0; !wide && p < count; ++p) {
-      kernels.few(workspace.rows.as(), m, columns.panels[p], call.blocks,
+      kernels.few(workspace.rows.as(), m, columns->panels[p], call.blocks,
                   tile.as<float>() + p * kPanel, stride);
     }
     const int64_t column = first * kPanel;
     const Piece piece{0,      column,
                       m,      static_cast<int>(std::min<int64_t>(count * kPanel, call.n - column)),
                       stride, bias_grad.group(0)};
-    finish_piece(kernels, call, rows, columns.panels.data(), columns.poisoned.data(), piece,
+    finish_piece(kernels, call, rows, columns->panels.data(), columns->poisoned.data(), piece,
                  tile.as<float>(), wide);
+  };
+  const int64_t pieces = divide_up(panels, kFewPanels);
+  const int64_t own = pieces_per_task(pieces, call.threads, kFewPiecesPerTask);
+  parallel_for(divide_up(pieces, own), call.threads, [&](int64_t task, int slot) {
+    Columns columns;
+    for (int64_t i = task * own; i < std::min((task + 1) * own, pieces); ++i)
+      piece_of(i * kFewPanels, slot, &columns);
   });
   bias_grad.write();
 }

@@ -73,10 +73,10 @@ struct Kernels {
   QuantizeKernels quantize;
 
   // Ceilings to measure against. Runs `iterations` times the multiplications that the tiles are
-  // made of, on registers only, and returns how many multiply-adds that was; reads memory and
-  // returns a value that depends on all of it.
+  // made of, on registers only, and returns how many multiply-adds that was; reads memory, asking
+  // for it ahead or not, and returns a value that depends on all of it.
   int64_t (*multiply_loop)(int64_t iterations);
-  uint64_t (*read_loop)(const void* data, size_t bytes);
+  uint64_t (*read_loop)(const void* data, size_t bytes, bool asks_ahead);
 };
 
 // Null where the unit was built without its instruction set.

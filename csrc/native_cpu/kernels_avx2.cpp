@@ -33,7 +33,6 @@ constexpr int kLeastInLine = 2;   // blocks, below which a group is not worth it
 constexpr int kSteps = kBlock / 4;
 constexpr int kStepBytes = kPanel * 4;
 constexpr int kDecodedBlock = kPanel * kBlock;
-constexpr int kPrefetchBytes = 2048;
 
 inline __m256i low_nibbles(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 inline __m256i high_nibbles(__m256i x) {
@@ -53,6 +52,7 @@ inline __m256i broadcast32(const void* p) {
   return _mm256_castps_si256(_mm256_broadcast_ss(static_cast<const float*>(p)));
 }
 
+#include "ask_ahead_x86.inl"
 #include "windows.inl"
 
 // Rows as the generated tiles read them, for each place of K: int8 [group][32], then int32 [group]
@@ -307,7 +307,7 @@ void few_one(const RowForm& f, const ColumnPanel& panel, int64_t blocks, float* 
     __m256i odd0 = _mm256_setzero_si256(), odd1 = odd0;
 #pragma GCC unroll 4
     for (int d = 0; d < 4; ++d) {
-      _mm_prefetch(reinterpret_cast<const char*>(q + d * kStepBytes + kPrefetchBytes), _MM_HINT_T0);
+      ask_ahead(q + d * kStepBytes);
       const __m256i x0 = load(q + d * kStepBytes), x1 = load(q + d * kStepBytes + 32);
       const __m256i lo = broadcast32(a + d * 8), hi = broadcast32(a + d * 8 + 4);
       even0 = _mm256_add_epi16(
@@ -354,7 +354,7 @@ void few(const void* form, int rows, const ColumnPanel& panel, int64_t blocks, f
 #pragma GCC unroll 4
       for (int d = 0; d < 4; ++d) {
         const uint8_t* source = block + d * kStepBytes + half * 32;
-        _mm_prefetch(reinterpret_cast<const char*>(source + kPrefetchBytes), _MM_HINT_T0);
+        ask_ahead(source);
         const __m256i x = load(source);
         q[2 * d] = _mm256_shuffle_epi8(table, low_nibbles(x));
         q[2 * d + 1] = _mm256_shuffle_epi8(table, high_nibbles(x));

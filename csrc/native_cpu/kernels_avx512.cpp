@@ -35,7 +35,6 @@ constexpr int kFewOffset = 12;    // makes twice a code's value nonnegative, in 
 constexpr int kTilePanels = 3;
 constexpr int kTileColumns = kTilePanels * kPanel;
 constexpr int kStepBytes = kPanel * 4;
-constexpr int kPrefetchBytes = 2048;
 
 template <bool halving>
 constexpr int kRows = halving ? 6 : 8;
@@ -82,6 +81,7 @@ inline void store_row_block(const DecodedBlock& v, int8_t* out) {
   _mm_storeu_si128(target + 1, _mm_unpackhi_epi32(v.even, v.odd));
 }
 
+#include "ask_ahead_x86.inl"
 #include "windows.inl"
 
 inline int64_t group_first(const Schedule& schedule, int64_t group) {
@@ -344,7 +344,7 @@ inline void decode_for_few(const ColumnPanel& panel, int64_t b, __m512i* q) {
 #pragma GCC unroll 4
   for (int d = 0; d < 4; ++d) {
     const uint8_t* source = panel.codes + b * kPanelBlockBytes + d * kStepBytes;
-    _mm_prefetch(reinterpret_cast<const char*>(source + kPrefetchBytes), _MM_HINT_T0);
+    ask_ahead(source);
     const __m512i x = _mm512_loadu_si512(source);
     // The table is repeated four times, so that the two bits above a nibble do not matter.
     q[2 * d] = _mm512_permutexvar_epi8(x, table);

@@ -13,8 +13,7 @@
 namespace mxgemm {
 namespace {
 
-constexpr int kPrefetchBytes = 2048;
-
+#include "ask_ahead_x86.inl"
 #include "float_formats.inl"
 #include "weight_only_avx512.inl"
 #include "weight_only_rows.inl"

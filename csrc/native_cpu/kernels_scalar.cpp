@@ -188,7 +188,7 @@ int64_t multiply_loop(int64_t iterations) {
   return iterations * kBlock * kPanel;
 }
 
-uint64_t read_loop(const void* data, size_t bytes) {
+uint64_t read_loop(const void* data, size_t bytes, bool) {
   uint64_t sum = 0;
   for (size_t i = 0; i + 8 <= bytes; i += 8) {
     uint64_t word;

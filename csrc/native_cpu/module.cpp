@@ -134,6 +134,7 @@ QuantizeCall quantize_call(const nb::tuple& x, int64_t rows, int64_t k, int64_t 
 
 NB_MODULE(_native_cpu, m) {
   using namespace mxgemm;
+  thread_provider();  // forks are noticed from here on
   m.doc() = "MXFP4 GEMM and quantization on the CPU; called by mxgemm's Python code only.";
   m.def("built_isas", &built_isas, "Instruction sets that this build has kernels for, best first.");
   m.def("available_isas", &available_isas,
@@ -170,12 +171,12 @@ NB_MODULE(_native_cpu, m) {
       "multiply-adds.");
   m.def(
       "read_loop",
-      [](const Kernels& kernels, uintptr_t address, int64_t bytes, int threads) {
+      [](const Kernels& kernels, uintptr_t address, int64_t bytes, bool asks_ahead, int threads) {
         const nb::gil_scoped_release release;
         const int64_t piece = bytes / threads;
         parallel_for(threads, threads, [&](int64_t task, int) {
-          const uint64_t sum =
-              kernels.read_loop(reinterpret_cast<const uint8_t*>(address) + task * piece, piece);
+          const uint64_t sum = kernels.read_loop(
+              reinterpret_cast<const uint8_t*>(address) + task * piece, piece, asks_ahead);
           asm volatile("" : : "r"(sum));
         });
       },

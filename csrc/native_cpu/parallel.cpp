@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstring>
@@ -39,6 +40,9 @@ int consider(dl_phdr_info* info, size_t, void* found) {
   return 0;
 }
 
+// A fork's child has none of the runtime's threads, for which libgomp would wait forever.
+std::atomic<bool> in_forked_child{false};
+
 // Two pools of threads that spin while they wait would fight for the cores, so we join the pool of
 // the OpenMP runtime that torch has loaded instead of linking one of our own.
 Runtime find_runtime() {
@@ -50,6 +54,7 @@ Runtime find_runtime() {
   if (!library) return runtime;
   runtime.parallel = reinterpret_cast<GompParallel>(dlsym(library, "GOMP_parallel"));
   if (runtime.parallel) runtime.name = path;
+  pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
   return runtime;
 }
 
@@ -90,7 +95,7 @@ void run_tasks(int64_t count, int threads, Task task, void* context) {
   if (threads > count) threads = static_cast<int>(count);
   if (threads <= 1) {
     work(&team);
-  } else if (runtime().parallel) {
+  } else if (runtime().parallel && !in_forked_child) {
     runtime().parallel(work, &team, static_cast<unsigned>(threads), 0);
   } else {
     std::vector<std::thread> others;

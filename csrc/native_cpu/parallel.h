@@ -1,5 +1,6 @@
 // Runs tasks on the threads that the calling program already has.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 namespace mxgemm {
@@ -17,6 +18,15 @@ void parallel_for(int64_t count, int threads, F&& body) {
       count, threads,
       [](void* context, int64_t task, int slot) { (*static_cast<F*>(context))(task, slot); },
       &body);
+}
+
+// Tasks for each thread at least, where there is work for as many: a slow core delays nobody.
+constexpr int kTasksPerThread = 4;
+
+// How many of `pieces` neighbours in memory one task takes, at most `most`: where a task begins,
+// nothing has been asked for ahead.
+inline int64_t pieces_per_task(int64_t pieces, int threads, int64_t most) {
+  return std::clamp<int64_t>(pieces / (int64_t{kTasksPerThread} * std::max(threads, 1)), 1, most);
 }
 
 // Name of what provides the threads: the file of the OpenMP runtime in use, or "std::thread".

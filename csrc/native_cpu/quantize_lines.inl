@@ -13,33 +13,68 @@ void quantize_block(const QuantizeCall& q, int64_t row, int64_t k) {
   quantize_strip(q, row, 1, k, k + kBlock);
 }
 
-// Blocks from k on of a row, at most kRunBlocks.
+// Up to kRunBlocks blocks of a row and their largest words. What is no bfloat16 is kept as words.
 template <DType dtype>
-inline void quantize_run(const QuantizeCall& q, int64_t row, int64_t k, int count, bool streams) {
-  const int64_t first = row * q.row_stride + k;
-  alignas(64) uint16_t own[kRunBlocks * kBlock];
+struct Run {
+  int64_t k;
+  int count;
+  __m256i maxima;
+  alignas(64) uint16_t own[dtype == DType::kBFloat16 ? 1 : kRunBlocks * kBlock];
+
+  void read(const QuantizeCall& q, int64_t row, int64_t first, int64_t end) {
+    const int64_t blocks = (end - first) / kBlock;
+    k = first;
+    const int64_t at = row * q.row_stride + k;
+    if (blocks >= kRunBlocks) {  // a known number makes straight code
+      count = kRunBlocks;
+      maxima = run_maxima<dtype>(q.x, at, kRunBlocks, own);
+    } else {
+      count = static_cast<int>(blocks);
+      maxima = run_maxima<dtype>(q.x, at, count, own);
+    }
+  }
+  const uint16_t* words(const QuantizeCall& q, int64_t row) const {
+    return dtype == DType::kBFloat16 ? static_cast<const uint16_t*>(q.x) + row * q.row_stride + k
+                                     : own;
+  }
+};
+
+template <DType dtype>
+inline void encode(const QuantizeCall& q, int64_t row, const Run<dtype>& run,
+                   const Scales16& scales, bool streams) {
   alignas(64) uint16_t references[kRunBlocks];
-  // The run's words: bfloat16 is read where it lies.
-  const uint16_t* words =
-      dtype == DType::kBFloat16 ? static_cast<const uint16_t*>(q.x) + first : own;
-  const Scales16 scales =
-      scales16(run_maxima<dtype>(q.x, first, count, own), q.rounding_bias >> 16);
   _mm256_store_si256(reinterpret_cast<__m256i*>(references), scales.references);
   alignas(16) uint8_t bytes[kRunBlocks];
   _mm_store_si128(reinterpret_cast<__m128i*>(bytes),
                   _mm_packus_epi16(_mm256_castsi256_si128(scales.bytes),
                                    _mm256_extracti128_si256(scales.bytes, 1)));
-  __builtin_memcpy(q.scales + (row * q.stored_k + k) / kBlock, bytes, count);
+  __builtin_memcpy(q.scales + (row * q.stored_k + run.k) / kBlock, bytes, run.count);
   unsigned special = lane_mask(scales.special);
-  uint8_t* codes = q.codes + (row * q.stored_k + k) / 2;
-  if (count == kRunBlocks && streams && !special) {
-    encode_run<true>(words, references, kRunBlocks, codes);
+  uint8_t* codes = q.codes + (row * q.stored_k + run.k) / 2;
+  if (run.count == kRunBlocks && streams && !special) {
+    encode_run<true>(run.words(q, row), references, kRunBlocks, codes);
   } else {
-    encode_run<false>(words, references, count, codes);
+    encode_run<false>(run.words(q, row), references, run.count, codes);
   }
   for (; special; special &= special - 1) {
     const int b = __builtin_ctz(special);
-    if (b < count) quantize_block(q, row, k + b * kBlock);
+    if (b < run.count) quantize_block(q, row, run.k + b * kBlock);
+  }
+}
+
+// Blocks k_begin .. k_end of a row. A run's largest words are found before the codes of the one
+// before it, so that neither waits for the other.
+template <DType dtype>
+inline void quantize_runs(const QuantizeCall& q, int64_t row, int64_t k_begin, int64_t k_end,
+                          bool streams) {
+  Run<dtype> runs[2];
+  int now = 0;
+  runs[0].read(q, row, k_begin, k_end);
+  for (int64_t next = k_begin; next < k_end; now ^= 1) {
+    next += kRunBlocks * kBlock;
+    const Scales16 scales = scales16(runs[now].maxima, q.rounding_bias >> 16);
+    if (next < k_end) runs[now ^ 1].read(q, row, next, k_end);
+    encode(q, row, runs[now], scales, streams);
   }
 }
 
@@ -51,12 +86,7 @@ inline bool streams_whole_lines(const QuantizeCall& q) {
 
 template <DType dtype>
 void rows_of(const QuantizeCall& q, int64_t row, int64_t k_begin, int64_t k_end) {
-  const bool streams = streams_whole_lines(q);
-  for (int64_t k = k_begin; k < k_end; k += kRunBlocks * kBlock) {
-    const int64_t blocks = (k_end - k) / kBlock;
-    quantize_run<dtype>(q, row, k, blocks < kRunBlocks ? static_cast<int>(blocks) : kRunBlocks,
-                        streams);
-  }
+  if (k_begin < k_end) quantize_runs<dtype>(q, row, k_begin, k_end, streams_whole_lines(q));
   _mm_sfence();
 }
 
@@ -64,6 +94,41 @@ void fast_row(const QuantizeCall& q, int64_t row, int64_t k_begin, int64_t k_end
   if (q.dtype == DType::kFloat32) return rows_of<DType::kFloat32>(q, row, k_begin, k_end);
   if (q.dtype == DType::kFloat16) return rows_of<DType::kFloat16>(q, row, k_begin, k_end);
   rows_of<DType::kBFloat16>(q, row, k_begin, k_end);
+}
+
+// A tile of kPeriod columns, as one row of FP32.
+inline void fast_tile(const QuantizeCall& q, const Tile& tile, int64_t row, int rows, int64_t k) {
+  constexpr int kRowCodes = kPeriod / 2, kRowScales = kPeriod / kBlock;
+  alignas(64) uint8_t codes[kStripRows * kRowCodes];
+  uint8_t scales[kStripRows * kRowScales];
+  QuantizeCall flat{};
+  flat.x = tile.x;
+  flat.dtype = DType::kFloat32;
+  flat.rows = flat.column_stride = 1;
+  flat.k = flat.stored_k = flat.row_stride = int64_t{rows} * kPeriod;
+  flat.rounding_bias = q.rounding_bias;
+  flat.prescale = 1;
+  flat.codes = codes;
+  flat.scales = scales;
+  quantize_runs<DType::kFloat32>(flat, 0, 0, flat.k, false);
+  for (int r = 0; r < rows; ++r) {
+    const int64_t element = (row + r) * q.stored_k + k;
+    __builtin_memcpy(q.codes + element / 2, codes + r * kRowCodes, kRowCodes);
+    __builtin_memcpy(q.scales + element / kBlock, scales + r * kRowScales, kRowScales);
+  }
+}
+
+// quantize_strip() with that for the tiles that it takes: rotated ones, and those of any strides.
+void fast_strip(const QuantizeCall& q, int64_t first, int count, int64_t k_begin, int64_t k_end) {
+  const bool closed = q.rounding_bias != kSearch && !q.stochastic && !q.block_2d;
+  const bool fast = closed && q.prescale == 1.0f;
+  for_each_tile(q, first, count, k_begin, k_end, [&](const Tile& tile, int64_t k, int columns) {
+    if (fast && columns == kPeriod) {
+      fast_tile(q, tile, first, count, k);
+    } else {
+      quantize_tile(q, tile, first, count, k, columns);
+    }
+  });
 }
 
 // Codes and scale bytes of 128 rows of a chunk's columns, gathered so that codes are written as
@@ -208,4 +273,4 @@ void fast_pair(const QuantizeCall& along_k, const QuantizeCall& along_m, int64_t
   }
 }
 
-QuantizeKernels quantize_kernels() { return {quantize_strip, fast_row, fast_pair}; }
+QuantizeKernels quantize_kernels() { return {fast_strip, fast_row, fast_pair}; }

@@ -38,17 +38,21 @@ void gather(const QuantizeCall& q, int64_t row, int rows, int64_t k, int columns
   }
 }
 
-// Eight floats, in whatever registers the instruction set has.
-typedef float Eight __attribute__((vector_size(32)));
+// Eight floats or their bits, in whatever registers the instruction set has; loaded and stored one
+// by one, since compilers copy arrays of them in halves that a load of the whole must wait for.
+typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t EightBits __attribute__((vector_size(32), aligned(4), may_alias));
 
 // Natural-order Hadamard butterflies of `size` elements, in the order that defines the result: (a,
-// b) becomes (a + b, a - b) for elements 1, 2, 4, ... apart.
+// b) becomes (a + b, a - b) for elements 1, 2, 4, ... apart. Before them `flips` changes signs,
+// after them all is multiplied by `factor`.
 template <int size>
-void butterflies(float* x) {
+inline void butterflies(const uint32_t* flips, float factor, float* x) {
   constexpr int kVectors = size / 8;
   Eight v[kVectors];
-  __builtin_memcpy(v, x, sizeof v);
   for (int i = 0; i < kVectors; ++i) {
+    v[i] = (Eight)(*reinterpret_cast<const EightBits*>(x + 8 * i) ^
+                   *reinterpret_cast<const EightBits*>(flips + 8 * i));
     Eight a = __builtin_shufflevector(v[i], v[i], 0, 0, 2, 2, 4, 4, 6, 6),
           b = __builtin_shufflevector(v[i], v[i], 1, 1, 3, 3, 5, 5, 7, 7);
     v[i] = __builtin_shufflevector(a + b, a - b, 0, 9, 2, 11, 4, 13, 6, 15);
@@ -67,7 +71,7 @@ void butterflies(float* x) {
       v[i + h] = a - b;
     }
   }
-  __builtin_memcpy(x, v, sizeof v);
+  for (int i = 0; i < kVectors; ++i) *reinterpret_cast<Eight*>(x + 8 * i) = v[i] * factor;
 }
 
 // The sign bits that a rotation flips in kPeriod columns from a multiple of its period on.
@@ -84,17 +88,19 @@ inline Flips rotation_flips(const QuantizeCall& q) {
   return flips;
 }
 
-void rotate(const QuantizeCall& q, const Flips& flips, int columns, float* x) {
-  for (int c = 0; c < columns; ++c) x[c] = float_of(bits_of(x[c]) ^ flips.bits[c]);
-  float factor = 0.25f;
-  if (q.rotation_size == 32) factor = 0.17677669529663687f;
-  if (q.rotation_size == 64) factor = 0.125f;
-  for (int c = 0; c < columns; c += q.rotation_size) {
-    if (q.rotation_size == 16) butterflies<16>(x + c);
-    if (q.rotation_size == 32) butterflies<32>(x + c);
-    if (q.rotation_size == 64) butterflies<64>(x + c);
+template <int size>
+void rotate_rows(const Flips& flips, float factor, int rows, int columns, Tile* tile) {
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < columns; c += size) {
+      butterflies<size>(flips.bits + c, factor, tile->x[r] + c);
+    }
   }
-  for (int c = 0; c < columns; ++c) x[c] *= factor;
+}
+
+void rotate(const QuantizeCall& q, const Flips& flips, int rows, int columns, Tile* tile) {
+  if (q.rotation_size == 16) rotate_rows<16>(flips, 0.25f, rows, columns, tile);
+  if (q.rotation_size == 32) rotate_rows<32>(flips, 0.17677669529663687f, rows, columns, tile);
+  if (q.rotation_size == 64) rotate_rows<64>(flips, 0.125f, rows, columns, tile);
 }
 
 // The largest magnitude as FP32 bits; NaN and Inf order above all others.
@@ -300,14 +306,23 @@ void quantize_tile(const QuantizeCall& q, const Tile& tile, int64_t row, int row
   }
 }
 
-void quantize_strip(const QuantizeCall& q, int64_t first, int count, int64_t k_begin,
-                    int64_t k_end) {
+// Calls encode(tile, k, columns) for each tile of some rows, gathered and rotated.
+template <class Encode>
+inline void for_each_tile(const QuantizeCall& q, int64_t first, int count, int64_t k_begin,
+                          int64_t k_end, Encode encode) {
   Tile tile;
   const Flips flips = rotation_flips(q);
   for (int64_t k = k_begin; k < k_end; k += kPeriod) {
     const int columns = k_end - k < kPeriod ? static_cast<int>(k_end - k) : kPeriod;
     gather(q, first, count, k, columns, &tile);
-    for (int r = 0; r < count && q.rotation_size; ++r) rotate(q, flips, columns, tile.x[r]);
-    quantize_tile(q, tile, first, count, k, columns);
+    rotate(q, flips, count, columns, &tile);
+    encode(tile, k, columns);
   }
+}
+
+void quantize_strip(const QuantizeCall& q, int64_t first, int count, int64_t k_begin,
+                    int64_t k_end) {
+  for_each_tile(q, first, count, k_begin, k_end, [&](const Tile& tile, int64_t k, int columns) {
+    quantize_tile(q, tile, first, count, k, columns);
+  });
 }

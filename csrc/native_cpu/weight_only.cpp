@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kFormBudget = size_t{1} << 20;  // bytes of rows that share one decoded panel
 constexpr int64_t kFewestRows = 16;              // which is decoded for at least so many
+constexpr int64_t kMostPanels = 16;              // one behind the other in a task
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // Rows first .. first + count - 1 of X, as the kernel reads them.
@@ -58,11 +59,15 @@ class Product {
           kernel_.pack_row(row(r), call_.x_dtype, call_.k, call_.blocks, all.count,
                            static_cast<int>(r - all.first), const_cast<uint8_t*>(all.form));
     });
-    parallel_for(groups * panels, call_.threads, [&](int64_t task, int slot) {
-      const int64_t g = task / panels, p = task % panels;
+    const int64_t own = pieces_per_task(panels, call_.threads, kMostPanels);
+    const int64_t tasks = divide_up(panels, own);
+    parallel_for(groups * tasks, call_.threads, [&](int64_t task, int slot) {
+      const int64_t g = task / tasks, first = task % tasks * own;
       Columns columns;
-      source.get(p, 1, &workspace.thread_columns[slot], &columns);
-      piece(group(g), p, columns, bias_grad.group(g), &workspace.thread_tiles[slot]);
+      for (int64_t p = first; p < std::min(first + own, panels); ++p) {
+        source.get(p, 1, &workspace.thread_columns[slot], &columns);
+        piece(group(g), p, columns, bias_grad.group(g), &workspace.thread_tiles[slot]);
+      }
     });
     bias_grad.write();
   }

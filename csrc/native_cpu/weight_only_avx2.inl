@@ -105,7 +105,7 @@ void multiply_one_plain(const float* x, const ColumnPanel& panel, int64_t blocks
 #pragma GCC unroll 4
       for (int d = 0; d < 4; ++d) {
         const uint8_t* source = codes + d * kPanel * 4 + half * 32;
-        _mm_prefetch(reinterpret_cast<const char*>(source + kPrefetchBytes), _MM_HINT_T0);
+        ask_ahead(source);
         __m256 pairs[4][2];
         decode_eight(source, pairs);
 #pragma GCC unroll 4
@@ -137,7 +137,7 @@ void multiply_plain(const void* form, int rows, const ColumnPanel& panel, int64_
       __m256 decoded[kBlock / 2][2];
       for (int d = 0; d < 4; ++d) {
         const uint8_t* source = panel.codes + b * kPanelBlockBytes + d * kPanel * 4 + half * 32;
-        _mm_prefetch(reinterpret_cast<const char*>(source + kPrefetchBytes), _MM_HINT_T0);
+        ask_ahead(source);
         decode_eight(source, decoded + 4 * d);
       }
       const __m256 scale = block_scales(panel.scales + b * kPanel + half * kHalf);

@@ -57,7 +57,7 @@ void multiply_plain(const void* form, int rows, const ColumnPanel& panel, int64_
   for (int64_t b = 0; b < blocks; ++b) {
     const uint8_t* codes = panel.codes + b * kPanelBlockBytes;
     for (int d = 0; d < 4; ++d) {
-      _mm_prefetch(reinterpret_cast<const char*>(codes + d * 64 + kPrefetchBytes), _MM_HINT_T0);
+      ask_ahead(codes + d * 64);
     }
     const __m512 scale = block_scales(panel.scales + b * kPanel);
     const auto* block_x = x + b * rows * Step::kSteps;

@@ -52,15 +52,15 @@ class Verdict:
 
 class _Cache:
     """The two caches of the process: what `probe` answered per backend, and plans per (problem,
-    name).
+    name); both per text of the settings that these depend on.
     """
 
     def __init__(self) -> None:
-        self.probes: dict[str, Rejection | None] = {}
-        self.plans: dict[tuple[GemmProblem, str | None], GemmPlan] = {}
+        self.probes: dict[tuple[str, tuple[str, ...]], Rejection | None] = {}
+        self.plans: dict[tuple[GemmProblem, str | None, tuple[str, ...]], GemmPlan] = {}
 
     def clear(self) -> None:
-        """Forget everything, for tests and after a device or a setting has changed."""
+        """Forget everything, for tests and after a device has changed."""
         self.probes.clear()
         self.plans.clear()
 
@@ -82,10 +82,13 @@ def by_name(name: str) -> Backend:
 
 
 def probe(backend: Backend) -> Rejection | None:
-    """Return why this process cannot use `backend`, or None; asked once a process."""
-    if backend.name not in cache.probes:
-        cache.probes[backend.name] = backend.probe()
-    return cache.probes[backend.name]
+    """Return why this process cannot use `backend`, or None; asked once for given
+    settings.
+    """
+    key = (backend.name, settings.of_plans())
+    if key not in cache.probes:
+        cache.probes[key] = backend.probe()
+    return cache.probes[key]
 
 
 def explain(problem: GemmProblem) -> list[Verdict]:
@@ -125,10 +128,11 @@ def plan(problem: GemmProblem, *, backend: str | None = None) -> GemmPlan:
         'torch, FP64'
     """
     name = backend if backend is not None else settings.BACKEND.read() or None
-    found = cache.plans.get((problem, name))
+    key = (problem, name, settings.of_plans())
+    found = cache.plans.get(key)
     if found is None:
         found = _select(problem, name)
-        cache.plans[problem, name] = found
+        cache.plans[key] = found
         logger.info("%s: %s (%s)", problem, found.backend.name, found.summary)
     return found
 

@@ -38,7 +38,15 @@ FLYDSL_KERNELS = Setting(
     "MXGEMM_FLYDSL_REPO", "checkout of the FlyDSL repository, for the witness test", ""
 )
 
+OF_PLANS = (CPU_ISA, ROCM_PATH)
+"""What a backend's answers depend on: they are asked for anew when one of these has changed."""
+
 SETTINGS = (BACKEND, CPU_ISA, CACHE_DIR, ROCM_PATH, FLYDSL_KERNELS)
+
+
+def of_plans() -> tuple[str, ...]:
+    """Return the present text of the settings that backends' answers depend on."""
+    return tuple(setting.read() for setting in OF_PLANS)
 
 
 def cache_dir() -> Path:

@@ -140,10 +140,14 @@ def test_accumulation_is_what_the_tensor_core_does() -> None:
 # ---- the kernels, compiled without a GPU
 
 
+FOLDED_K = (4096, 8192, 16384, 28672)
+"""One for every number of warps that share a row."""
+
+
 def sources() -> list[nvrtc.Source]:
     """Every translation unit that a plan or the quantizer's usual options ask for."""
     found = [nvrtc.Source(cfg.HERE / "pack.cu")]
-    found += [nvrtc.Source(cfg.HERE / "fold.cu", (("MX_WARPS", w),)) for w in (1, 2, 4, 8)]
+    found += [cfg.fold_shape(*size).source for size in ((8, 8192), *((4096, k) for k in FOLDED_K))]
     for numerics in Numerics:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             for m in (8, 16, 32, 64, 128, 256, 8192):
@@ -330,6 +334,7 @@ def in_form(operand: MXTensor, side: str, form: str) -> Operand:
 
 SIZES = [(1, 8, 32), (5, 130, 96), (16, 64, 160), (40, 300, 2080), (64, 200, 544), (100, 257, 416)]
 SIZES += [(300, 136, 2112), (520, 1000, 1056), (4100, 72, 288)]
+SIZES += [(40, 8584, 352)]  # more tiles of a packed weight than multiprocessors, 3 groups of k each
 
 
 @pytest.mark.cuda

@@ -216,6 +216,7 @@ def test_few_rows_meet_a_packed_weight_in_place(recorder: Recorder) -> None:
     out = torch.empty(16, 256, dtype=torch.bfloat16)
     plan_for(a, weight).run(a, weight, out, NO_ARGS)
     assert recorder.names == ["fold_rows", "gemm_packed"]
+    assert recorder.started[0].grid == (16, 1)  # a block a row
     assert recorder.started[1].overlap
     left = folded(a, "a")
     plan_for(left, weight).run(left, weight, out, NO_ARGS)

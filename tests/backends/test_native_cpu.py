@@ -379,27 +379,33 @@ def test_an_unknown_instruction_set_is_rejected_by_name(monkeypatch: pytest.Monk
 def test_an_instruction_set_that_is_not_there_is_an_error_whoever_is_asked(
     isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other backend and no other quantizer takes over, and the message names what is there."""
+    """No other backend and no other quantizer takes over, the message names what is there, and
+    plans made before do not hide it; once the setting is mended all is well.
+    """
     a, b = mxgemm.quantize(torch.ones(2, 32)), mxgemm.quantize(torch.ones(3, 32))
+    names: tuple[str | None, ...] = (None, "native_cpu")
+    right = [mxgemm.gemm(a, b, backend=backend) for backend in names]
     monkeypatch.setenv("MXGEMM_CPU_ISA", isa)
-    dispatch.cache.clear()
     named = f"must be one of {', '.join(ISAS)} on this processor, got '{isa}'"
-    try:
-        for backend in (None, "native_cpu"):
-            with pytest.raises(BackendUnavailable, match=named):
-                mxgemm.gemm(a, b, backend=backend)
-        with pytest.raises(ValueError, match=named):
-            mxgemm.quantize(torch.ones(2, 32))
-        assert mxgemm.gemm(a, b, backend="reference", out_dtype=torch.float32)[0, 0] == 32
-    finally:
-        dispatch.cache.clear()
+    for backend in names:
+        with pytest.raises(BackendUnavailable, match=named):
+            mxgemm.gemm(a, b, backend=backend)
+    with pytest.raises(ValueError, match=named):
+        mxgemm.quantize(torch.ones(2, 32))
+    assert mxgemm.gemm(a, b, backend="reference", out_dtype=torch.float32)[0, 0] == 32
+    monkeypatch.delenv("MXGEMM_CPU_ISA")
+    for backend, before in zip(names, right, strict=True):
+        oracles.assert_same_bits(mxgemm.gemm(a, b, backend=backend), before)
 
 
-@every_isa
-def test_the_override_is_followed(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MXGEMM_CPU_ISA", isa)
+def test_the_override_is_followed_whatever_was_planned_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     a, b = oracles.exact_operands(3, 5, 64, ACCUMULATION, seed=1)
-    assert NativeCpu().plan(problem_for(a, b)).summary.startswith(isa)
+    for isa in (*ISAS, *ISAS):
+        monkeypatch.setenv("MXGEMM_CPU_ISA", isa)
+        plan = mxgemm.plan(problem_for(a, b), backend="native_cpu")
+        assert plan.summary.startswith(isa)
 
 
 def test_without_the_extension_the_backend_rejects_with_import(
@@ -421,8 +427,3 @@ def test_without_the_extension_the_backend_rejects_with_import(
     finally:
         dispatch.cache.clear()
         runtime.kernels.cache_clear()
-
-
-def test_threads_are_those_of_torch() -> None:
-    """No second pool beside torch's: the OpenMP runtime that torch loaded runs our tasks."""
-    assert "torch" in runtime.module().thread_provider()

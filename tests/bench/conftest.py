@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from mxgemm.bench.cases import ANCHOR
 from mxgemm.bench.results import TIMED, Row, with_speedups
 
 CASES = tuple((m, 256, 1024 * (1 + m % 3)) for m in (1, 2, 4, 8, 16))
@@ -51,7 +52,8 @@ def make_row(variant: str, samples_ms, **changes) -> Row:
 @pytest.fixture
 def make_run() -> Callable[..., list[Row]]:
     """Return a function that makes a run: drift of a round, own noise, heavy tails, and visits
-    that shift a row (`between`) or all rows of a variant (`common`).
+    that shift a row (`between`), all rows of a variant (`common`), or all but the baseline, with an
+    anchor among them (`state`).
     """
 
     def run(
@@ -61,13 +63,19 @@ def make_run() -> Callable[..., list[Row]]:
         noise: float = 0.03,
         between: float = 0.0,
         common: float = 0.0,
+        state: float = 0.0,
         rounds: int = 30,
         visits: int = 1,
     ) -> list[Row]:
         rng = random.Random(seed)
         rows: list[Row] = []
         times = {"torch_bf16": 2.0, "native": 0.8, "native/prepared": 0.7}
+        if state:
+            times["anchor"] = 0.1
         shared = [{name: rng.gauss(0, common) for name in times} for _ in range(visits)]
+        for shifts in shared:
+            busy = rng.gauss(0, state)
+            shifts.update({name: shifts[name] + busy for name in times if name != "torch_bf16"})
         for index, (m, n, k) in enumerate(CASES):
             samples: dict[str, list[float]] = {name: [] for name in times}
             for visit in range(visits):
@@ -86,6 +94,7 @@ def make_run() -> Callable[..., list[Row]]:
                     rounds=(rounds,) * visits,
                     case=f"case{index}",
                     pass_name="decode" if index % 2 else "fprop",
+                    stage=ANCHOR if name == "anchor" else "gemm",
                     m=m,
                     n=n,
                     k=k,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,10 @@ def test_shipped_suite_is_valid_and_names_known_variants(path):
             assert variants.get(name).name == name
 
 
-PEERS_AND_QUANTIZERS = ("torch_fp32", "torch_bf16", "quantize", "torch_copy", "dequantize_matmul")
+PEERS_AND_QUANTIZERS = (
+    *("torch_fp32", "torch_bf16", "dequantize_matmul", "quantize", "torch_copy"),
+    *("multiply_loop", "read_loop"),
+)
 
 
 def test_shipped_suites_are_all_there():
@@ -77,7 +81,7 @@ def test_cases_above_max_gflop_are_left_out_and_counted():
         ([], {}, "needs at least one case, got none"),
         ([SQUARE], {"max_gflop": 1e-9}, "got none, 1 are above max_gflop"),
         ([{"kind": "square", "sizes": [33]}], {}, "K must be a multiple of 32"),
-        ([{"kind": "square", "sizes": [0]}], {}, "sizes must be at least 1"),
+        ([{"kind": "square", "sizes": [0]}], {}, "sizes must be from 1 to"),
         ([{"kind": "models", "models": ["qwen2.5-72b/tp8"], "tokens": [64]}], {}, "k3696"),
         ([{"kind": "models", "models": ["gpt-9"], "tokens": [64]}], {}, "gpt-9"),
         ([{"kind": "round"}], {}, "kind must be one of"),
@@ -87,16 +91,51 @@ def test_cases_above_max_gflop_are_left_out_and_counted():
         ([SQUARE, SQUARE], {}, "every case may stand once"),
         ([SQUARE], {"variants": []}, "needs at least one variant"),
         ([SQUARE], {"rounds": [5, 3]}, "rounds must be"),
-        ([SQUARE], {"visits": 0}, "visits must be at least 1"),
+        ([SQUARE], {"visits": 0}, "visits must be a whole number, at least 1"),
         ([SQUARE], {"stages": ["gem"]}, "stages must be among"),
         ([{"kind": "gemm", "m": [1], "n": [32]}], {}, "missing or unknown 'k'"),
-        ([{"kind": "gemm", "m": 1, "n": [32], "k": [32]}], {}, "malformed"),
+        ([{"kind": "gemm", "m": 1, "n": [32], "k": [32]}], {}, "m must be a list of whole"),
+        ([{"kind": "gemm", "m": [True], "n": [32], "k": [32]}], {}, "m must be a list of whole"),
+        ([{"kind": "square", "sizes": [32.0]}], {}, "sizes must be a list of whole numbers"),
+        ([{"kind": "square", "sizes": [2**40]}], {}, "impossible shape"),
+        ([{"kind": "gemm", "pass": "quantize", "m": [1], "n": [32], "k": [32]}], {}, "another"),
+        ([{"kind": "quantize", "shapes": [32, 32]}], {}, r"shapes must be a list of \[rows, k\]"),
+        ([{**SQUARE, "pad": "yes"}], {}, "pad must be true or false"),
+        ([{**SQUARE, "distributions": "gaussian"}], {}, "distributions must be a list of texts"),
+        ([SQUARE], {"threads": "two"}, "threads must be a whole number"),
+        ([SQUARE], {"threads": -1}, "threads must be a whole number"),
+        ([SQUARE], {"rounds": [1, 2, 3]}, "rounds must be"),
+        ([SQUARE], {"rounds": 3}, "rounds must be"),
+        ([SQUARE], {"variants": "reference"}, "variants must be a list of texts"),
+        ([SQUARE], {"baseline": 3}, "baseline must be a text"),
+        ([SQUARE], {"sample_seconds": float("inf")}, "sample_seconds must be a finite number"),
+        ([SQUARE], {"warm_up_seconds": float("nan")}, "warm_up_seconds must be a finite number"),
+        ([SQUARE], {"time_limit_seconds": -1}, "time_limit_seconds must be a number, at least 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_suite_refuses(tables, settings, message):
     with pytest.raises(SuiteError, match=message):
         parse(*tables, **settings)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"suite": 3, "cases": [SQUARE]}, r"\[suite\] must be a table"),
+        ({"cases": 3}, r"\[\[cases\]\] must be tables"),
+        ({"cases": [1]}, r"\[\[cases\]\] must be tables"),
+        ({}, "needs at least one case"),
+    ],
+)
+def test_document_that_is_no_suite(document, message):
+    with pytest.raises(SuiteError, match=message):
+        cases.parse(document, "made_up")
+
+
+def test_settings_are_the_fields_of_a_suite():
+    given = {field.name for field in dataclasses.fields(cases.Suite)}
+    assert set(cases.SETTINGS) == given - {"name", "cases", "left_out"}
 
 
 def test_padded_contraction_is_allowed_when_asked_for():

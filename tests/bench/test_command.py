@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -88,6 +92,10 @@ def test_interrupt_says_what_was_kept(suite, tmp_path, capsys, monkeypatch):
     [
         (["--device", "tpu"], "device: must be cpu, cuda"),
         (["--backends", "nobody"], "variant: must be one of"),
+        (["--threads", "-1"], "threads must be a whole number, at least 0"),
+        (["--visits", "0"], "visits must be a whole number, at least 1"),
+        (["--time-limit", "nan"], "time_limit_seconds must be a number, at least 0"),
+        (["--backends", "frozen:nowhere.so"], "frozen:nowhere.so: cannot be read: No such file"),
     ],
 )
 def test_mistake_is_one_line_and_status_2(suite, tmp_path, capsys, arguments, message):
@@ -106,6 +114,32 @@ def test_command_line_runs_every_command(suite, tmp_path):
     assert cli.main(["compare", rows, rows]) == 0
     assert cli.main(["report", rows, "-o", str(tmp_path / "r.html")]) == 0
     assert cli.main(["figures", rows, "-o", str(tmp_path / "figures")]) == 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["kill", "interrupt"])
+def test_run_that_is_ended_keeps_whole_cases_and_resumes(suite, tmp_path, end):
+    suite.write_text(SUITE.replace("[32, 64]", "[32, 64, 96, 128]"))
+    rows = tmp_path / "rows.jsonl"
+    arguments = ["bench", str(suite), "-o", str(rows), "--visits", "500"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "mxgemm", *arguments], stderr=subprocess.DEVNULL
+    )
+    try:
+        while not rows.exists() or len(results.read(rows).written) < 6:
+            assert child.poll() is None
+            time.sleep(0.05)
+        child.send_signal(end)
+        assert child.wait() == (130 if end == signal.SIGINT else -end)
+    finally:
+        child.kill()
+    kept = results.read(rows)
+    assert not kept.cut_off
+    visits = 1 + max(row.visit for row in kept.written)
+    assert run(suite, "-o", rows, "--visits", visits, "--resume") == 0
+    found = results.read(rows)
+    assert found.written[: len(kept.written)] == kept.written
+    keys = [(*row.key, row.visit) for row in found.written]
+    assert len(keys) == len(set(keys)) == 8 * visits
 
 
 def test_visits_can_be_made_one_process_at_a_time(suite, tmp_path):

@@ -49,6 +49,51 @@ def test_backend_slowed_by_10_percent_is_caught_across_runs(make_run):
         assert {change.variant for change in slower} == {"native"}, seed
 
 
+def test_anchor_cancels_what_slows_all_but_the_baseline(make_run):
+    for seed in range(REPEATS):
+        base, same = (make_run(3 * seed + i, visits=8, state=0.1) for i in (0, 1))
+        slowed = make_run(3 * seed + 2, {"native": 1.10}, visits=8, state=0.1)
+        found = compare.across(base, slowed)
+        assert {change.against for change in found.changes} == {"anchor"}, seed
+        assert {change.variant for change in found.slower(0.97)} == {"native"}, seed
+        assert compare.across(base, same).slower(0.97) == [], seed
+        over_baseline = compare.across(base, slowed, anchor="torch_bf16")
+        assert {change.against for change in over_baseline.changes} == {"torch_bf16"}
+        assert over_baseline.slower(0.97) == [], seed
+
+
+def test_anchor_of_another_plan_is_no_reference(make_run):
+    base, new = (make_run(seed, visits=4, state=0.1) for seed in (0, 1))
+    new = [replace(row, plan="longer") if row.variant == "anchor" else row for row in new]
+    against = {change.against for change in compare.across(base, new).changes}
+    assert against == {"torch_bf16"}
+
+
+def test_choice_among_references_widens_the_bands(make_run):
+    runs = [make_run(seed, visits=8, state=0.1) for seed in (0, 1)]
+    alone = compare.across(*runs, anchor="anchor")
+    assert compare.across(*runs).confidence > alone.confidence
+
+
+def test_baseline_is_judged_over_an_anchor_that_is_named(make_run):
+    runs = [make_run(seed, visits=4, state=0.1) for seed in (0, 1)]
+    judged = {change.variant for change in compare.across(*runs).changes}
+    named = {change.variant for change in compare.across(*runs, anchor="anchor").changes}
+    assert (judged, named - judged) == ({"native", "native/prepared"}, {"torch_bf16"})
+
+
+def test_anchor_that_is_not_there_is_an_error(make_run):
+    with pytest.raises(ResultsError, match="over one reference"):
+        compare.across(make_run(0), make_run(1), anchor="nobody")
+
+
+def test_row_whose_reference_is_in_one_file_alone_is_listed(make_run):
+    base, new = make_run(0), make_run(1)
+    new = [row for row in new if (row.case, row.variant) != ("case0", "torch_bf16")]
+    found = compare.across(base, new)
+    assert found.unmatched == ("case0 native gemm", "case0 native/prepared gemm")
+
+
 def test_slower_machine_is_no_slower_backend(make_run):
     everything = {"torch_bf16": 1.3, "native": 1.3, "native/prepared": 1.3}
     base, new = make_run(0), make_run(1, everything)

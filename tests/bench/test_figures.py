@@ -149,7 +149,14 @@ def test_modelled_time_is_not_compared_with_a_measured_one():
 
 def test_report_is_one_self_contained_page(make_run, tmp_path):
     silent = make_row("other", [1.0], case="x")
-    silent = replace(silent, status="rejected", reason="SHAPE: <k> & more", median_ms=None)
+    silent = replace(
+        silent,
+        status="rejected",
+        reason="SHAPE: <k> & more",
+        median_ms=None,
+        samples_ms=(),
+        rounds=(),
+    )
     rows = [*make_run(0), silent, make_row("kernel", [0.5], case="y", status="modelled")]
     page = tmp_path / "report.html"
     assert run(report, write(tmp_path / "rows.jsonl", rows), "-o", page) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
 import signal
@@ -29,8 +31,14 @@ def path(tmp_path):
     return tmp_path / "folder" / "rows.jsonl"
 
 
-def test_row_survives_the_file(row, path):
-    writer = RowWriter(path)
+@pytest.fixture
+def make_writer():
+    with contextlib.ExitStack() as stack:
+        yield lambda path: stack.enter_context(contextlib.closing(RowWriter(path)))
+
+
+def test_row_survives_the_file(row, path, make_writer):
+    writer = make_writer(path)
     assert writer.open(resume=False) == ()
     writer.append([row, replace(row, variant="other", reason='quotes " and \n lines')])
     found = results.read(path)
@@ -39,25 +47,65 @@ def test_row_survives_the_file(row, path):
     assert not found.cut_off
 
 
-def test_existing_file_is_not_overwritten(row, path):
-    writer = RowWriter(path)
+def test_existing_file_is_not_overwritten(row, path, make_writer):
+    writer = make_writer(path)
     writer.open(resume=False)
     writer.append([row])
+    writer.close()
     with pytest.raises(ResultsError, match="must not exist yet"):
-        RowWriter(path).open(resume=False)
-    assert RowWriter(path).open(resume=True) == (row,)
+        make_writer(path).open(resume=False)
+    assert make_writer(path).open(resume=True) == (row,)
+
+
+def test_second_writer_of_a_file_is_refused_until_the_first_is_done(row, path, make_writer):
+    first, second = make_writer(path), make_writer(path)
+    first.open(resume=False)
+    with pytest.raises(ResultsError, match="must not be written by two runs at once"):
+        second.open(resume=True)
+    first.append([row])
+    first.close()
+    assert second.open(resume=True) == (row,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"median_ms": "fast"}, "median_ms must be a float"),
+        ({"samples_ms": ["a"]}, "samples_ms must be a tuple"),
+        ({"samples_ms": None}, "not iterable"),
+        ({"samples_ms": [0.0, 1.0, 1.0]}, "samples_ms of a timed row must be positive"),
+        ({"samples_ms": [], "rounds": []}, "samples_ms of a timed row must be positive"),
+        ({"status": "failed"}, "samples_ms of a failed row must be none"),
+        ({"samples_ms": [float("nan")]}, "NaN is no number"),
+        ({"rounds": [2]}, "rounds must be 3 together"),
+        ({"m": True}, "m must be a int"),
+        ({"machine": [1]}, "machine must be a dict"),
+        ({"roofs": {"gbps": {"copy": 1.0}}}, "roofs must have gbps and tflops"),
+        ({"roofs": {"gbps": {"copy": 0.0}, "tflops": {"f": 1.0}}}, "roofs must be a dict"),
+        ({"oracle": {"best": 1.0}}, "oracle must have worst"),
+        ({"colour": 1}, "unexpected keyword argument 'colour'"),
+        ({"schema": 2}, "must be a row of schema 1"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_line_that_no_run_wrote_is_refused(row, path, changes, message):
+    path.parent.mkdir()
+    path.write_text(json.dumps({**json.loads(row.to_json()), **changes}) + "\n")
+    with pytest.raises(ResultsError, match=f"line 1 is no row: .*{message}"):
+        results.read(path)
 
 
 @pytest.mark.parametrize("cut", [1, 10, 200])
-def test_cut_off_line_is_reported_and_removed_on_resume(row, path, cut):
-    writer = RowWriter(path)
+def test_cut_off_line_is_reported_and_removed_on_resume(row, path, cut, make_writer):
+    writer = make_writer(path)
     writer.open(resume=False)
     writer.append([row, replace(row, variant="other")])
+    writer.close()
     with path.open("rb+") as file:
         file.truncate(path.stat().st_size - cut)
     found = results.read(path)
     assert (found.written, found.cut_off) == ((row,), True)
-    again = RowWriter(path)
+    again = make_writer(path)
     assert again.open(resume=True) == (row,)
     again.append([replace(row, variant="third")])
     assert [r.variant for r in results.read(path).written] == ["native", "third"]
@@ -91,15 +139,15 @@ def test_empty_file_is_an_error(path):
         results.read_some(path)
 
 
-def test_full_device_is_one_clear_line(row):
-    writer = RowWriter(Path("/dev/full"))
+def test_full_device_is_one_clear_line(row, make_writer):
+    writer = make_writer(Path("/dev/full"))
     with pytest.raises(ResultsError, match="cannot be written: No space left on device"):
         writer.append([row])
 
 
-def test_full_disk_keeps_whole_rows_only(row, path):
+def test_full_disk_keeps_whole_rows_only(row, path, make_writer):
     """A file size limit ends the write in the middle of a row, as a full disk does."""
-    writer = RowWriter(path)
+    writer = make_writer(path)
     writer.open(resume=False)
     writer.append([row])
     whole = path.stat().st_size
@@ -116,10 +164,10 @@ def test_full_disk_keeps_whole_rows_only(row, path):
     assert results.read(path).written == (row,)
 
 
-def test_folder_that_cannot_be_made_is_an_error(tmp_path):
+def test_folder_that_cannot_be_made_is_an_error(tmp_path, make_writer):
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="cannot be written"):
-        RowWriter(tmp_path / "file" / "rows.jsonl").open(resume=False)
+        make_writer(tmp_path / "file" / "rows.jsonl").open(resume=False)
 
 
 def test_visits_are_merged_and_the_latest_of_one_counts(row):
@@ -152,10 +200,10 @@ def test_values_that_are_no_numbers_are_not_written(row):
         replace(row, speedup=float("nan")).to_json()
 
 
-def test_flushed_to_disk_after_each_case(row, path, monkeypatch):
+def test_flushed_to_disk_after_each_case(row, path, monkeypatch, make_writer):
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    writer = RowWriter(path)
+    writer = make_writer(path)
     writer.open(resume=False)
     writer.append([row])
     writer.append([row])

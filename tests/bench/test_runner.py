@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from dataclasses import replace
@@ -51,9 +52,9 @@ def suite(*tables, **settings):
 
 
 def execute(path, made, *, resume=False, check=True):
-    writer = RowWriter(path)
-    done = writer.open(resume=resume)
-    outcome = Runner(made, check=check).execute(writer, done)
+    with contextlib.closing(RowWriter(path)) as writer:
+        done = writer.open(resume=resume)
+        outcome = Runner(made, check=check).execute(writer, done)
     return outcome, results.read(path)
 
 
@@ -235,7 +236,7 @@ def test_full_disk_ends_the_run_and_keeps_what_was_written(path, monkeypatch):
 
 
 def test_time_limit_begins_no_further_case(path):
-    outcome, found = execute(path, suite(variants=["reference"], time_limit_seconds=-1.0))
+    outcome, found = execute(path, suite(variants=["reference"], time_limit_seconds=0.0))
     assert (outcome.not_begun, found.written) == (2, ())
 
 
@@ -371,6 +372,11 @@ def test_unknown_variant_is_an_error(name, message):
 def test_unknown_device_is_an_error():
     with pytest.raises(ValueError, match="device: must be cpu, cuda"):
         Runner(suite(device="tpu"))
+
+
+def test_stages_that_nobody_knows_are_an_error():
+    with pytest.raises(SuiteError, match="needs a variant that knows one of the stages relayout"):
+        Runner(suite(variants=["reference"], stages=["relayout"]))
 
 
 def test_variant_forms():

@@ -14,9 +14,10 @@ Every key of `[suite]` that describes a case (out_dtype, distributions, cache) m
 from __future__ import annotations
 
 import itertools
+import math
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,18 @@ from mxgemm.formats import MXFP4
 
 KINDS = ("models", "square", "gemm", "quantize")
 STAGES = ("gemm", "quantize", "relayout", "prepare", "total")
+ANCHOR = "anchor"
+"""The stage of a variant that is nothing but a clock (`anchors`); it is timed wherever it is named,
+and is no step of a product.
+"""
+
 CACHES = ("cold", "warm")
 TIMERS = ("auto", "wall", "events", "graph")
 OUT_DTYPES = ("float32", "bfloat16", "float16")
 QUANTIZE = "quantize"
+
+MAX_SIZE = 2**31 - 1
+"""Of M, N and K: what kernels and libraries count in 32 bits."""
 
 TORCH = "torch"
 TORCH_BASELINES = ("torch_fp32", "torch_bf16")
@@ -84,9 +93,9 @@ class Case:
     def check(self, where: str) -> None:
         """Raise SuiteError where nothing could compute the case; `where` names its table."""
         sizes = (self.m, self.k) if self.is_quantize else (self.m, self.n, self.k)
-        if min(sizes) < 1:
+        if not 1 <= min(sizes) <= max(sizes) <= MAX_SIZE:
             raise SuiteError(
-                f"{where}: impossible shape, sizes must be at least 1, got {self.key}; "
+                f"{where}: impossible shape, sizes must be from 1 to {MAX_SIZE}, got {self.key}; "
                 "correct or remove it"
             )
         if self.k % MXFP4.block and not self.pad:
@@ -153,7 +162,11 @@ class Suite:
     left_out: int = field(default=0, compare=False)
 
     def check(self) -> None:
-        """Raise SuiteError where settings contradict each other or nothing is left to measure."""
+        """Raise SuiteError where a setting is malformed, settings contradict each other or nothing
+        is left to measure.
+        """
+        settings = {key: getattr(self, key) for key in SETTINGS}
+        _well_formed(settings, f"suite {self.name}")
         for name, values, known in (
             ("stages", self.stages, STAGES),
             ("timer", (self.timer,), TIMERS),
@@ -167,17 +180,79 @@ class Suite:
             )
         if not self.variants:
             raise SuiteError(f"suite {self.name}: needs at least one variant, got none")
-        if self.visits < 1:
-            raise SuiteError(f"suite {self.name}: visits must be at least 1, got {self.visits}")
-        low, high = self.rounds
-        if not 1 <= low <= high:
-            raise SuiteError(
-                f"suite {self.name}: rounds must be [least, greatest], got {[low, high]}"
-            )
         keys = [case.key for case in self.cases]
         if twice := sorted({key for key in keys if keys.count(key) > 1}):
             raise SuiteError(f"suite {self.name}: every case may stand once, got twice {twice[0]}")
 
+
+def _is_whole(value: Any, least: int = 0) -> bool:
+    return type(value) is int and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and value >= 0
+
+
+def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list | tuple) and all(map(holds, value))
+
+
+def _is_rounds(value: Any) -> bool:
+    whole = _is_list(value, lambda x: _is_whole(x, 1))
+    return whole and len(value) == 2 and value[0] <= value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a value of a suite file must be: in words, and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+TEXT = _Form("a text", lambda value: isinstance(value, str))
+TEXTS = _Form("a list of texts", lambda value: _is_list(value, TEXT.holds))
+SIZES = _Form("a list of whole numbers", lambda value: _is_list(value, lambda x: type(x) is int))
+SECONDS = _Form(
+    "a finite number, at least 0", lambda value: _is_number(value) and math.isfinite(value)
+)
+LIMIT = _Form("a number, at least 0", _is_number)
+COUNT = _Form("a whole number, at least 0", _is_whole)
+SETTINGS = {
+    "title": TEXT,
+    "variants": TEXTS,
+    "baseline": TEXT,
+    "stages": TEXTS,
+    "device": TEXT,
+    "threads": COUNT,
+    "seed": COUNT,
+    "timer": TEXT,
+    "warm_up_seconds": SECONDS,
+    "sample_seconds": SECONDS,
+    "seconds_per_case": SECONDS,
+    "rounds": _Form("[least, greatest], whole numbers from 1 on", _is_rounds),
+    "visits": _Form("a whole number, at least 1", lambda value: _is_whole(value, 1)),
+    "max_call_seconds": SECONDS,
+    "max_gflop": LIMIT,
+    "time_limit_seconds": LIMIT,
+}
+"""Keys of `[suite]`, fields of `Suite`."""
+
+CASE_FORMS = {
+    "out_dtype": TEXT,
+    "cache": TEXT,
+    "pad": _Form("true or false", lambda value: isinstance(value, bool)),
+    "distributions": TEXTS,
+    "kind": TEXT,
+    **dict.fromkeys(("models", "layers", "passes"), TEXTS),
+    **dict.fromkeys(("pass", "name"), TEXT),
+    **dict.fromkeys(("tokens", "sizes", "m", "n", "k"), SIZES),
+    "shapes": _Form(
+        "a list of [rows, k]",
+        lambda value: _is_list(value, lambda x: SIZES.holds(x) and len(x) == 2),
+    ),
+}
+"""Keys of `[[cases]]`."""
 
 CASE_KEYS = ("out_dtype", "cache", "pad")
 TABLE_KEYS = {
@@ -206,15 +281,21 @@ def load(path: Path) -> Suite:
 def parse(document: dict[str, Any], name: str) -> Suite:
     """Return the suite that a parsed TOML document describes; raises as `load`."""
     _known(document, {"suite", "cases"}, f"suite {name}")
-    settings = dict(document.get("suite", {}))
+    settings, tables = document.get("suite", {}), document.get("cases", [])
+    if not isinstance(settings, dict):
+        raise SuiteError(f"suite {name}: [suite] must be a table, got {settings!r}")
+    if not _is_list(tables, lambda table: isinstance(table, dict)):
+        raise SuiteError(f"suite {name}: [[cases]] must be tables, got {tables!r}")
+    _well_formed(settings, f"suite {name}, [suite]")
+    settings = dict(settings)
     shared = {key: settings.pop(key) for key in CASE_KEYS if key in settings}
     distributions_default = settings.pop("distributions", ["gaussian"])
-    allowed = {f.name for f in fields(Suite)} - {"name", "cases", "left_out"}
-    _known(settings, allowed, f"suite {name}, [suite]")
+    _known(settings, set(SETTINGS), f"suite {name}, [suite]")
     seed = settings.get("seed", 0)
     cases: list[Case] = []
-    for index, table in enumerate(document.get("cases", [])):
+    for index, table in enumerate(tables):
         where = f"suite {name}, [[cases]] number {index + 1}"
+        _well_formed(table, where)
         merged = {**shared, "distributions": distributions_default, **table}
         for case in _expand(merged, where, seed):
             case.check(where)
@@ -260,6 +341,8 @@ def _shapes(
             for size in table["sizes"]:
                 yield "square", "square", (size, size, size)
         elif kind == "gemm":
+            if table.get("pass") == QUANTIZE:
+                raise SuiteError(f"{where} (gemm): pass must not be {QUANTIZE!r}, another kind")
             for n, k, m in itertools.product(table["n"], table["k"], table["m"]):
                 yield table.get("pass", "gemm"), table.get("name", "gemm"), (m, n, k)
         else:
@@ -267,8 +350,6 @@ def _shapes(
                 yield QUANTIZE, "rows", (rows, 0, k)
     except KeyError as error:
         raise SuiteError(f"{where} ({kind}): missing or unknown {error}") from error
-    except (TypeError, ValueError) as error:
-        raise SuiteError(f"{where} ({kind}): a list of numbers is malformed: {error}") from error
 
 
 def _model_shapes(table: dict[str, Any]) -> Iterator[tuple[str, str, tuple[int, int, int]]]:
@@ -280,6 +361,14 @@ def _model_shapes(table: dict[str, Any]) -> Iterator[tuple[str, str, tuple[int, 
             for tokens in table["tokens"]:
                 name = f"{model}-{layer}"
                 yield pass_name, name, pass_shape(pass_name, tokens, n, k)
+
+
+def _well_formed(table: dict[str, Any], where: str) -> None:
+    """Raise SuiteError for a value of the wrong type; unknown keys are `_known`'s."""
+    forms = {**SETTINGS, **CASE_FORMS}
+    for key, value in table.items():
+        if key in forms and not forms[key].holds(value):
+            raise SuiteError(f"{where}: {key} must be {forms[key].words}, got {value!r}")
 
 
 def _known(table: dict[str, Any], allowed: set[str], where: str) -> None:

@@ -91,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
             soft_wrap=True,
         )
         return EXIT_INTERRUPTED
+    finally:
+        writer.close()
     if args.json:
         sys.stdout.write(json.dumps(_as_json(outcome, output, seen)) + "\n")
     console.print(summary(merged(seen)))

@@ -1,15 +1,17 @@
 """`mxgemm compare`: is the new run slower than the base, or one variant than another, beyond noise?
 
-Across two files a row's quantity is its speed-up over the baseline that was interleaved with it, so
-that a machine which is slower today cancels; with `--absolute`, or where a case has no baseline, it
-is the row's own time. Within one file two variants are compared round by round.
+Across two files a row's quantity is its speed-up over a reference that was interleaved with it, so
+that a machine which is slower today cancels: over the baseline or an anchor (`anchors`), whichever
+of those that both files hold leaves a variant's rows of a pass the narrowest band. With
+`--absolute`, or where a case has no reference, it is the row's own time. Within one file two
+variants are compared round by round.
 
 The band of a ratio follows from the rows' own samples (`spread`): their rounds, their visits at
 other moments, and across files how unevenly the rows of one variant moved. What a visit finds of
 one row it tends to find of its neighbours, so that a geometric mean is judged by how far it differs
 from visit to visit, where there are enough of them. All bands of one comparison hold together with
-99 %. A change counts only where its whole band is below `--fail-below`, of a single row or of the
-geometric mean of a variant's rows in a pass.
+99 %, over any reference. A change counts only where its whole band is below `--fail-below`, of a
+single row or of the geometric mean of a variant's rows in a pass.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mxgemm.bench import results, spread
+from mxgemm.bench.cases import ANCHOR
 from mxgemm.bench.errors import BenchError, ResultsError
 from mxgemm.bench.results import MODELLED, TIMED, Row
 from mxgemm.bench.spread import Estimate
@@ -44,6 +47,12 @@ ENOUGH_DEGREES = 6
 """Rows of one variant and pass share their spread among visits; with fewer degrees of freedom all
 rows of a file do."""
 
+TIME = "time"
+"""What a row without a reference is compared by."""
+
+Key = tuple[str, str, str]
+"""`Row.key`."""
+
 EXIT_OK, EXIT_SLOWER, EXIT_ERROR = 0, 1, 2
 
 
@@ -55,8 +64,8 @@ class Change:
         case: the case's key, or the pass for a mean.
         pass_name: group of the geometric mean.
         variant, stage: who and what.
-        estimate: log of old time over new time, normalised by the baseline where there is one.
-        against: "baseline" where it was normalised, "time" where not.
+        estimate: log of old time over new time, normalised by the reference's.
+        against: the reference that it was normalised by, "time" without one.
         rows: number of pairs behind it.
     """
 
@@ -96,37 +105,49 @@ class Comparison:
         return change.estimate.band(self.confidence)
 
 
-def across(base: Iterable[Row], new: Iterable[Row], *, absolute: bool = False) -> Comparison:
+def across(
+    base: Iterable[Row], new: Iterable[Row], *, anchor: str | None = None, absolute: bool = False
+) -> Comparison:
     """Return how the rows of two runs compare.
 
+    Args:
+        base, new: rows of the two runs.
+        anchor: the one variant to normalise by; None for the baseline and every common anchor.
+        absolute: compare times, normalised by nothing.
+
     Raises:
-        ResultsError: no row of the one has a partner in the other, or the baselines differ.
+        ResultsError: no row of the one has a partner in the other over one reference.
     """
-    olds, news = _measured(base, absolute=absolute), _measured(new, absolute=absolute)
-    common = [key for key in olds if key in news and olds[key].against == news[key].against]
-    if not common:
+    olds, news = _timed(base), _timed(new)
+    names = () if absolute else _references(olds, news) if anchor is None else (anchor,)
+    options: dict[tuple[str, str, str, bool], dict[str, list[_Pair]]] = {}
+    # An anchor that was asked for is not replaced by nothing where a row lacks it.
+    for name in names if anchor is not None else (*names, TIME):
+        old, now = (_measured(rows, name, names) for rows in (olds, news))
+        for key in (key for key in old if key in now):
+            group = (*key[1:], old[key].pass_name, name == TIME)
+            pair = _Pair(key, name, old[key], now[key])
+            options.setdefault(group, {}).setdefault(name, []).append(pair)
+    groups = [_narrowest(list(pairs.values())) for pairs in options.values()]
+    if not groups:
         raise ResultsError(
             "compare: needs at least one timed row that both files hold (case, variant and stage, "
-            f"over one baseline), got {len(olds)} and {len(news)} rows without a common one; "
+            f"over one reference), got {len(olds)} and {len(news)} rows without a common one; "
             "--absolute compares times"
         )
-    changes = []
-    for key in common:
-        old, now = olds[key], news[key]
-        estimate = spread.difference(old.estimate, now.estimate)
-        case, variant, stage = key
-        changes.append(Change(case, old.pass_name, variant, stage, estimate, old.against))
-    groups = _grouped(changes)
-    unevenness = spread.deviation([c.estimate.center for c in group] for group in groups.values())
-    further = spread.beyond(unevenness, [c.estimate.error for c in changes])
-    means = []
-    for group in groups.values():
-        runs = [[side[c.case, c.variant, c.stage] for c in group] for side in (olds, news)]
-        estimate = spread.difference(*(_mean(run) for run in runs))
-        means.append(_mean_change(group, spread.widen(estimate, further / math.sqrt(len(group)))))
-    widened = tuple(replace(c, estimate=spread.widen(c.estimate, further)) for c in changes)
-    unmatched = tuple(" ".join(key) for key in sorted(set(olds) ^ set(news)))
-    return _comparison(widened, tuple(means), further, unmatched)
+    changes = [[pair.change() for pair in group] for group in groups]
+    every = list(itertools.chain.from_iterable(changes))
+    unevenness = spread.deviation([c.estimate.center for c in group] for group in changes)
+    further = spread.beyond(unevenness, [c.estimate.error for c in every])
+    means = tuple(
+        _mean_change(group, spread.widen(_mean_of(pairs), further / math.sqrt(len(pairs))))
+        for pairs, group in zip(groups, changes, strict=True)
+    )
+    widened = tuple(replace(c, estimate=spread.widen(c.estimate, further)) for c in every)
+    judged = {key for rows in (olds, news) for key in rows if not _is_reference(key, names)}
+    matched = {pair.key for group in groups for pair in group}
+    unmatched = tuple(" ".join(key) for key in sorted(judged - matched))
+    return _comparison(widened, means, further, unmatched, references=len(names))
 
 
 def within(rows: Iterable[Row], base: str, new: str) -> Comparison:
@@ -135,7 +156,7 @@ def within(rows: Iterable[Row], base: str, new: str) -> Comparison:
     Raises:
         ResultsError: no case holds both.
     """
-    timed = {row.key: row for row in rows if row.status == TIMED}
+    timed = _timed(rows)
     pairs = [
         (old, timed[case, new, stage])
         for (case, variant, stage), old in timed.items()
@@ -146,7 +167,7 @@ def within(rows: Iterable[Row], base: str, new: str) -> Comparison:
         raise ResultsError(
             f"compare: needs at least one case that times both {base} and {new}, got none"
         )
-    found = _over_visits([(now, base, _visits(old, now)) for old, now in pairs])
+    found = _over_visits([(now, _visits(old, now)) for old, now in pairs])
     changes = tuple(
         Change(now.case, now.pass_name, new, now.stage, measured.estimate, base)
         for (_, now), measured in zip(pairs, found, strict=True)
@@ -161,33 +182,95 @@ def within(rows: Iterable[Row], base: str, new: str) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A row's log speed-up over its baseline, or minus the logarithm of its time.
+    """A row's log speed-up over its reference, or minus the logarithm of its time.
 
     Attributes:
-        pass_name, against: see `Change`.
+        pass_name: see `Change`.
         visits: one a visit.
         estimate: over all visits.
     """
 
     pass_name: str
-    against: str
     visits: tuple[Estimate, ...]
     estimate: Estimate
 
 
-def _measured(rows: Iterable[Row], *, absolute: bool) -> dict[tuple[str, str, str], _Measured]:
-    """Return what is compared of each timed row; a baseline itself only by its time."""
-    timed = {row.key: row for row in rows if row.status == TIMED}
-    found: list[tuple[Row, str, tuple[Estimate, ...]]] = []
-    for row in timed.values():
-        key = (row.case, row.baseline, results.reference_stage(row.stage))
-        reference = timed.get(key)
-        if absolute or reference is None or reference.rounds != row.rounds:
-            found.append((row, "time", _visits(None, row)))
-        elif reference.key != row.key:
-            found.append((row, row.baseline, _visits(reference, row)))
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """What two runs measured of one row over one reference."""
+
+    key: Key
+    against: str
+    old: _Measured
+    new: _Measured
+
+    def change(self) -> Change:
+        """Return the change from the old to the new."""
+        case, variant, stage = self.key
+        estimate = spread.difference(self.old.estimate, self.new.estimate)
+        return Change(case, self.old.pass_name, variant, stage, estimate, self.against)
+
+
+def _narrowest(options: list[list[_Pair]]) -> list[_Pair]:
+    """Return the pairs over the reference that most rows have; of several, that with the narrowest
+    band of the mean.
+    """
+
+    def width(pairs: list[_Pair]) -> tuple[int, float]:
+        low, _, high = _mean_of(pairs).band(FAMILY_CONFIDENCE)
+        return -len(pairs), high / low
+
+    return min(options, key=width)
+
+
+def _mean_of(pairs: list[_Pair]) -> Estimate:
+    """Return the mean change of several rows."""
+    return spread.difference(_mean([p.old for p in pairs]), _mean([p.new for p in pairs]))
+
+
+def _timed(rows: Iterable[Row]) -> dict[Key, Row]:
+    return {row.key: row for row in rows if row.status == TIMED}
+
+
+def _references(olds: dict[Key, Row], news: dict[Key, Row]) -> tuple[str, ...]:
+    """Return the variants that rows of both runs may be normalised by: their common baselines, and
+    the anchors that are the same code in both.
+    """
+    old, new = ({row.baseline for row in rows.values()} for rows in (olds, news))
+    common = [(row, news[key]) for key, row in olds.items() if key in news and row.stage == ANCHOR]
+    anchors = {before.variant for before, _ in common}
+    changed = {before.variant for before, after in common if before.plan != after.plan}
+    return tuple(sorted((old & new | anchors) - changed - {""}))
+
+
+def _is_reference(key: Key, names: tuple[str, ...]) -> bool:
+    """Return whether a row serves the others, and is not judged itself."""
+    _, variant, stage = key
+    return stage == ANCHOR or (variant in names and results.reference_stage(stage) == stage)
+
+
+def _reference(rows: dict[Key, Row], row: Row, name: str) -> Row | None:
+    """Return the row of `name` that was interleaved with `row`, None without one."""
+    for stage in (ANCHOR, results.reference_stage(row.stage)):
+        found = rows.get((row.case, name, stage))
+        if found is not None and found.rounds == row.rounds:
+            return found
+    return None
+
+
+def _measured(rows: dict[Key, Row], name: str, names: tuple[str, ...]) -> dict[Key, _Measured]:
+    """Return what is compared of each row over `name`; over TIME, of those that none of `names` is
+    a reference of.
+    """
+    judged = [row for key, row in rows.items() if not _is_reference(key, names)]
+    if name == TIME:
+        alone = [row for row in judged if not any(_reference(rows, row, n) for n in names)]
+        found = [(row, _visits(None, row)) for row in alone]
+    else:
+        pairs = [(row, _reference(rows, row, name)) for row in judged]
+        found = [(row, _visits(base, row)) for row, base in pairs if base is not None]
     measured = _over_visits(found)
-    return {row.key: value for (row, _, _), value in zip(found, measured, strict=True)}
+    return {row.key: value for (row, _), value in zip(found, measured, strict=True)}
 
 
 def _visits(base: Row | None, new: Row) -> tuple[Estimate, ...]:
@@ -196,17 +279,17 @@ def _visits(base: Row | None, new: Row) -> tuple[Estimate, ...]:
     return tuple(spread.paired(old, now) for old, now in zip(bases, new.by_visit(), strict=True))
 
 
-def _over_visits(rows: list[tuple[Row, str, tuple[Estimate, ...]]]) -> list[_Measured]:
+def _over_visits(rows: list[tuple[Row, tuple[Estimate, ...]]]) -> list[_Measured]:
     """Return each row's mean over its visits, whose error is at least what visits differ by: those
     of its variant, stage and pass, or those of all rows where they are few.
     """
     groups: dict[tuple[str, str, str], list[list[float]]] = {}
-    for row, _, visits in rows:
+    for row, visits in rows:
         key = (row.variant, row.stage, row.pass_name)
         groups.setdefault(key, []).append([visit.center for visit in visits])
     everything = spread.pooled(itertools.chain.from_iterable(groups.values()))
     found = []
-    for row, against, visits in rows:
+    for row, visits in rows:
         among = spread.pooled(groups[row.variant, row.stage, row.pass_name])
         if among.degrees < ENOUGH_DEGREES:
             among = everything
@@ -214,7 +297,7 @@ def _over_visits(rows: list[tuple[Row, str, tuple[Estimate, ...]]]) -> list[_Mea
         error = among.sigma / math.sqrt(len(visits))
         if error > estimate.error:
             estimate = Estimate(estimate.center, error, among.degrees + 1)
-        found.append(_Measured(row.pass_name, against, visits, estimate))
+        found.append(_Measured(row.pass_name, visits, estimate))
     return found
 
 
@@ -244,8 +327,14 @@ def _comparison(
     means: tuple[Change, ...],
     deviation: float,
     unmatched: tuple[str, ...],
+    *,
+    references: int = 1,
 ) -> Comparison:
-    confidence = spread.each_confidence(FAMILY_CONFIDENCE, len(changes) + len(means))
+    """Return the comparison; where the best of several references was taken, each band would have
+    had to hold over all of them.
+    """
+    bands = (len(changes) + len(means)) * max(1, references)
+    confidence = spread.each_confidence(FAMILY_CONFIDENCE, bands)
     return Comparison(changes, means, confidence, deviation, unmatched)
 
 
@@ -281,9 +370,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 1 where a ratio's whole noise band is below it "
         "(default: 0.97, with --variants 1)",
     )
-    parser.add_argument(
-        "--absolute", action="store_true", help="compare times, not speed-ups over the baseline"
+    reference = parser.add_mutually_exclusive_group()
+    reference.add_argument(
+        "--anchor",
+        metavar="NAME",
+        help="normalise by this variant (default: by the baseline or the anchor, whichever leaves "
+        "the narrower band)",
     )
+    reference.add_argument("--absolute", action="store_true", help="compare times as they are")
     parser.add_argument("--json", action="store_true", help="print the ratios as JSON")
 
 
@@ -299,7 +393,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             new = _load(args.new, errors)
             _warn_of_differences(base, new, errors)
-            comparison = across(base, new, absolute=args.absolute)
+            comparison = across(base, new, anchor=args.anchor, absolute=args.absolute)
     except BenchError as error:
         errors.print(f"[bold]mxgemm compare:[/] {escape(str(error))}", soft_wrap=True)
         return EXIT_ERROR

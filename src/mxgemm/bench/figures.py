@@ -196,7 +196,8 @@ def _draw_ranges(axes: Any, rows: list[Row], style: Style, places: dict[int, flo
 
 def roofline(rows: Sequence[Row]) -> Any:
     """Return the rate over the arithmetic intensity, under the roofs measured in the same run."""
-    drawn = [row for row in timed_gemms(rows) if row.roofs and row.stage == "gemm"]
+    gemms = [row for row in timed_gemms(rows) if row.stage == "gemm"]
+    drawn = [row for row in gemms if row.roofs and row.bytes_moved]
     if not drawn:
         raise NothingToDraw("roofline: needs timed GEMM rows with measured roofs, got none")
     gbps = max(max(row.roofs["gbps"].values()) for row in drawn)

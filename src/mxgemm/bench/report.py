@@ -150,12 +150,20 @@ def _all_rows(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     """Return what is said of one row."""
-    rate = f"{row.tflops:,.4g} TFLOP/s" if row.tflops else f"{row.gbps or 0:,.4g} GB/s"
     share = f"{row.roof_share:.0%} {row.bound_by}" if row.roof_share is not None else ""
     speedup = f"{row.speedup:.3g}" if row.speedup is not None else ""
     oracle = f"{row.oracle['worst']:.2g}" if row.oracle else ""
     how = ", ".join(part for part in (row.layout, row.plan) if part)
-    return row.who, row.stage, how, tables.milliseconds(row), rate, share, speedup, oracle
+    return (
+        row.who,
+        row.stage,
+        how,
+        tables.milliseconds(row),
+        tables.rate(row),
+        share,
+        speedup,
+        oracle,
+    )
 
 
 EXAMPLES = """\

@@ -7,12 +7,14 @@ cut off, and says so.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ class Row:
         variant: who, with form or layout.
         backend: the backend that ran, never another than the variant names; "peer" for peers.
         computes: in which numerics.
-        stage: gemm, quantize, relayout, prepare or total (quantize, relayout and gemm).
+        stage: gemm, quantize, relayout, prepare, total (quantize, relayout and gemm) or anchor.
         status: one of `STATUSES`.
         reason: why not timed, or what a check found.
         plan, layout: how, in the backend's words; how operands were stored.
@@ -166,9 +168,10 @@ class Row:
         """Return the row of one line.
 
         Raises:
-            ValueError: not JSON, not a row of this schema, or a field that is missing or unknown.
+            ValueError: not JSON, not a row of this schema, a field that is missing or unknown or of
+                the wrong type, or a time without samples.
         """
-        values = json.loads(text)
+        values = json.loads(text, parse_constant=_no_number)
         if not isinstance(values, dict) or values.get("schema") != SCHEMA:
             raise ValueError(f"must be a row of schema {SCHEMA}")
         try:
@@ -176,9 +179,59 @@ class Row:
             row = cls(**{**values, **lists})
         except TypeError as error:
             raise ValueError(str(error).removeprefix("Row.__init__() ")) from error
-        if row.status not in STATUSES:
-            raise ValueError(f"status must be one of {STATUSES}, got {row.status!r}")
+        row.check()
         return row
+
+    def check(self) -> None:
+        """Raise ValueError for a field that no run can have written."""
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if not FORMS[str(item.type)](value):
+                raise ValueError(f"{item.name} must be a {item.type}, got {value!r:.80}")
+        if self.status not in STATUSES:
+            raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
+        has_samples = self.status in (TIMED, MODELLED)
+        if has_samples != bool(self.samples_ms) or min(self.samples_ms, default=1) <= 0:
+            raise ValueError(
+                f"samples_ms of a {self.status} row must be {'positive' if has_samples else 'none'}"
+                f", got {self.samples_ms!r:.80}"
+            )
+        if self.rounds and sum(self.rounds) != len(self.samples_ms):
+            raise ValueError(f"rounds must be {len(self.samples_ms)} together, got {self.rounds}")
+        if self.oracle and self.oracle.keys() != {"worst", "relative_error"}:
+            raise ValueError(f"oracle must have worst and relative_error, got {self.oracle!r:.80}")
+        if self.roofs and not all(self.roofs.get(kind) for kind in ("gbps", "tflops")):
+            raise ValueError(f"roofs must have gbps and tflops, got {self.roofs!r:.80}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_dict(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(map(holds, value.values()))
+
+
+def _is_rates(value: Any) -> bool:
+    return _is_dict(value, lambda rate: _is_number(rate) and rate > 0)
+
+
+FORMS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": lambda value: type(value) is int,
+    "float | None": lambda value: value is None or _is_number(value),
+    "tuple[float, ...]": lambda value: all(map(_is_number, value)),
+    "tuple[int, ...]": lambda value: all(type(count) is int and count > 0 for count in value),
+    "dict[str, float]": lambda value: _is_dict(value, _is_number),
+    "dict[str, str]": lambda value: _is_dict(value, lambda x: isinstance(x, str)),
+    "dict[str, Any]": lambda value: isinstance(value, dict),
+    "dict[str, dict[str, float]]": lambda value: _is_dict(value, _is_rates),
+}
+"""What a field of each annotation may hold."""
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 @dataclass(frozen=True)
@@ -281,7 +334,7 @@ def reference_stage(stage: str) -> str:
 
 def _roof_share(row: Row, seconds: float) -> tuple[float | None, str]:
     """Return the roofs' least time for the row over `seconds`, and which roof that is."""
-    if not row.roofs:
+    if not row.roofs or not (row.flops or row.bytes_moved):
         return None, ""
     matrix = row.flops / (max(row.roofs["tflops"].values()) * 1e12)
     memory = row.bytes_moved / (max(row.roofs["gbps"].values()) * 1e9)
@@ -289,11 +342,14 @@ def _roof_share(row: Row, seconds: float) -> tuple[float | None, str]:
 
 
 class RowWriter:
-    """Appends rows to a file, each case's together; a failed write leaves whole lines only."""
+    """Appends rows to a file, each case's together; a failed write leaves whole lines only. From
+    `open` to `close` no other writer opens the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.written = 0
+        self._locked = contextlib.ExitStack()
 
     def open(self, *, resume: bool) -> tuple[Row, ...]:
         """Make the file ready and return the rows it already holds.
@@ -302,26 +358,42 @@ class RowWriter:
         cut off.
 
         Raises:
-            ResultsError: it exists without `resume`, or cannot be written.
+            ResultsError: it exists without `resume`, another writer has it, or it cannot be
+                written.
         """
-        existing: tuple[Row, ...] = ()
-        if self.path.exists() and self.path.stat().st_size:
-            if not resume:
-                raise ResultsError(
-                    f"rows {self.path}: must not exist yet, got {self.path.stat().st_size} bytes; "
-                    "pass --resume to go on with it, or another file"
-                )
-            found = read(self.path)
-            existing = found.written
-            if found.cut_off:
-                os.truncate(self.path, found.intact_bytes)
+        with contextlib.ExitStack() as failing:
+            failing.callback(self.close)
+            existing = self._opened(resume=resume)
+            failing.pop_all()
+        return existing
+
+    def _opened(self, *, resume: bool) -> tuple[Row, ...]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab"):
-                pass
+            file = self._locked.enter_context(self.path.open("ab"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ResultsError(
+                f"rows {self.path}: must not be written by two runs at once, got another run that "
+                "writes it; wait for it or name another file"
+            ) from None
         except OSError as error:
             raise ResultsError(f"rows {self.path}: cannot be written: {error.strerror}") from error
-        return existing
+        if not self.path.stat().st_size:
+            return ()
+        if not resume:
+            raise ResultsError(
+                f"rows {self.path}: must not exist yet, got {self.path.stat().st_size} bytes; "
+                "pass --resume to go on with it, or another file"
+            )
+        found = read(self.path)
+        if found.cut_off:
+            os.truncate(self.path, found.intact_bytes)
+        return found.written
+
+    def close(self) -> None:
+        """Let other writers have the file."""
+        self._locked.close()
 
     def append(self, rows: list[Row]) -> None:
         """Write and flush `rows` to the disk.

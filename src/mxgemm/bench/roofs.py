@@ -1,8 +1,9 @@
 """What the machine can do at best, measured in the same run: memory bandwidth and matrix peaks.
 
 The bandwidth roof is the better of a copy (bytes read and written) and a read; the matrix roof is
-the best rate that any library product of its kind reaches here, by element type. They are what
-a program gets on this machine now, not what a data sheet says.
+the best rate that any library product of its kind reaches here, by element type, or integer
+products of registers where this library's own multiply faster. They are what a program gets on this
+machine now, not what a data sheet says.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import torch
 from mxgemm.bench import timing
 from mxgemm.bench.timing import Clock, Contender
 from mxgemm.devices import DeviceSpec
+from mxgemm.runtime import native_cpu
 
 REPEATS = 5
 CPU_COPY_BYTES, CUDA_COPY_BYTES = 256 << 20, 2 << 30
 CPU_SIZES, CUDA_SIZES = (256, 512, 1024), (8192,)
+LOOP_ITERATIONS = 200_000
 SLOW_SECONDS = 0.05
 """A product slower than this is not repeated, and not tried at a greater size."""
 
@@ -56,7 +59,19 @@ def measure(device: DeviceSpec, clock: Clock) -> Roofs:
             tflops[name] = max(tflops.get(name, 0.0), 2 * size**3 / seconds / 1e12)
             if seconds > SLOW_SECONDS:
                 slow.add(name)
-    return Roofs(gbps, tflops)
+    return Roofs(gbps, tflops | (_registers(clock) if on_cpu else {}))
+
+
+def _registers(clock: Clock) -> dict[str, float]:
+    """Return the rate of the compiled module's integer products in registers, if it is there."""
+    try:
+        loop, kernels = native_cpu.module().multiply_loop, native_cpu.kernels("")
+    except ImportError:
+        return {}
+    threads = torch.get_num_threads()
+    products = loop(kernels, LOOP_ITERATIONS, threads)
+    seconds = _best(clock, lambda: loop(kernels, LOOP_ITERATIONS, threads))
+    return {"int8 registers": 2 * products / seconds / 1e12}
 
 
 def _bandwidths(clock: Clock, size_bytes: int, where: torch.device) -> dict[str, float]:

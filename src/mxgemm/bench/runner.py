@@ -20,8 +20,8 @@ import torch
 
 from mxgemm import devices
 from mxgemm.bench import environment, error_bound, operands, roofs, timing, variants
-from mxgemm.bench.cases import TORCH, TORCH_BASELINES, Case, Suite
-from mxgemm.bench.errors import BenchError, Unavailable
+from mxgemm.bench.cases import ANCHOR, TORCH, TORCH_BASELINES, Case, Suite
+from mxgemm.bench.errors import BenchError, SuiteError, Unavailable
 from mxgemm.bench.results import (
     FAILED,
     MODELLED,
@@ -116,6 +116,11 @@ class Runner:
         self.roofs: roofs.Roofs | None = None
         self.facts: dict[str, Any] = {}
         self.first: dict[tuple[str, str, str], Row] = {}
+        if not any(self._keys(case) for case in suite.cases):
+            raise SuiteError(
+                f"suite {suite.name}: needs a variant that knows one of the stages "
+                f"{', '.join(suite.stages)} in one of its cases, got {', '.join(names)}"
+            )
         self.slow: dict[tuple[str, str], list[tuple[Case, float]]] = {}
 
     def execute(
@@ -197,7 +202,7 @@ class Runner:
 
     def _stages(self, variant: Variant, case: Case) -> tuple[str, ...]:
         wanted = self.suite.stages if not case.is_quantize else ("quantize",)
-        return tuple(stage for stage in variant.stages(case) if stage in wanted)
+        return tuple(stage for stage in variant.stages(case) if stage in (*wanted, ANCHOR))
 
     def _keys(self, case: Case) -> set[tuple[str, str, str]]:
         keys = {

@@ -15,8 +15,7 @@ def row_line(row: Row) -> str:
     head = f"{row.case}  {row.variant} [{row.stage}]"
     if row.median_ms is None:
         return f"{head}  {row.status}: {row.reason}"
-    rate = f"{row.tflops:.3g} TFLOP/s" if row.tflops else f"{row.gbps or 0:.3g} GB/s"
-    parts = [f"{milliseconds(row)}", rate]
+    parts = [part for part in (milliseconds(row), rate(row)) if part]
     if row.speedup is not None and row.variant != row.baseline:
         parts.append(f"{row.speedup:.3g}x {row.baseline}")
     if row.roof_share is not None:
@@ -31,6 +30,13 @@ def milliseconds(row: Row) -> str:
     if row.median_ms is None:
         return row.status
     return f"{row.median_ms:.4g} ms ({row.p20_ms:.4g} to {row.p80_ms:.4g})"
+
+
+def rate(row: Row) -> str:
+    """Return the rate of a row with a time, "" where it neither multiplies nor moves anything."""
+    if row.tflops:
+        return f"{row.tflops:,.3g} TFLOP/s"
+    return f"{row.gbps:,.3g} GB/s" if row.gbps else ""
 
 
 def speedups(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[float]]:
@@ -62,16 +68,18 @@ def by_pass(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]
 
 
 def summary(rows: Iterable[Row]) -> Table:
-    """Return a table of geometric-mean speed-ups by variant, stage and pass."""
+    """Return a table of geometric-mean speed-ups, a line for each variant and stage."""
     rows = list(rows)
     baselines = sorted({row.baseline for row in rows if row.baseline})
-    table = Table(title=f"Geometric-mean speed-up over {', '.join(baselines) or 'nothing'}")
-    for name in ("variant", "stage", "pass"):
-        table.add_column(name)
-    for name in ("cases", "speed-up", "least", "most"):
+    found = speedups(rows)
+    passes = list(dict.fromkeys(key[2] for key in found))
+    title = f"Geometric-mean speed-up over {', '.join(baselines) or 'nothing'}"
+    table = Table(title=title, min_width=len(title))
+    for name in ("variant", "stage"):
+        table.add_column(name, overflow="fold")
+    for name in passes:
         table.add_column(name, justify="right")
-    for (variant, stage, pass_name), values in sorted(speedups(rows).items()):
-        mean = spread.geometric_mean(values)
-        numbers = (f"{value:.3g}" for value in (mean, min(values), max(values)))
-        table.add_row(variant, stage, pass_name, str(len(values)), *numbers)
+    for key in sorted({key[:2] for key in found}):
+        values = [found.get((*key, name)) for name in passes]
+        table.add_row(*key, *(f"{spread.geometric_mean(v):.3g}" if v else "" for v in values))
     return table

@@ -4,7 +4,7 @@
     <backend>/prepared           B in the backend's own form, made once
     <backend>/<layout>           both operands in that layout of codes or of scales
     <backend>/<codes>+<scales>   both operands in those two layouts
-    <peer>                       see `mxgemm.bench.peers` and `mxgemm.bench.quantizers`
+    <peer>, <anchor>             see `mxgemm.bench.peers`, `.quantizers` and `.anchors`
 
 A variant gives `Work` for one stage of one case, or raises the reason why not. A backend is asked
 by name, so that it is never replaced by another.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -192,20 +193,24 @@ def get(name: str) -> Variant:
     """Return the variant that a suite or a command line names.
 
     Raises:
-        SuiteError: neither a peer, nor a quantizer, nor a backend with a known form.
+        SuiteError: neither a peer, a quantizer or an anchor, nor a backend with a known form.
     """
+    from mxgemm.bench.anchors import FROZEN, LOOPS, FrozenBuild
     from mxgemm.bench.peers import PEERS
     from mxgemm.bench.quantizers import QUANTIZERS
 
-    for registry in (PEERS, QUANTIZERS):
+    if name.startswith(FROZEN):
+        return FrozenBuild(Path(name.removeprefix(FROZEN)))
+    for registry in (PEERS, QUANTIZERS, LOOPS):
         if name in registry:
             return registry[name]
     backend, _, form = name.partition("/")
     known = [b.name for b in dispatch.BACKENDS]
     if backend not in known:
         raise SuiteError(
-            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS])}, or one of the backends "
-            f"{', '.join(known)} with /prepared or /<layout> or without, got {name!r}"
+            f"variant: must be one of {', '.join([*PEERS, *QUANTIZERS, *LOOPS])}, {FROZEN}<file>, "
+            f"or one of the backends {', '.join(known)} with /prepared or /<layout> or without, "
+            f"got {name!r}"
         )
     return BackendVariant(backend, form)
 

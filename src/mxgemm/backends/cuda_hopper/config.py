@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,16 +23,19 @@ POWERS_MULTIPLE = 128
 """Row powers are stored for a multiple of this many rows."""
 
 FOLD_WARPS = 8
-"""Warps of a block of the fold."""
+"""Warps of a block of the fold of many rows, and of the quantizer that folds."""
+
+FOLD_CHUNKS = 8
+"""Chunks of 16 codes that a lane of the fold of many rows asks for at once."""
 
 QUANTIZING_WARPS = (1, 2, 4, 8, 16)
 """Warps that quantize_folded.cu may give a row."""
 
-FOLD_CODES_PER_WARP = 4096
-"""Codes that a warp of the fold asks for at once."""
-
 FEW_ROWS = 512
-"""Up to here the fold gives a row a whole block: too few to fill the device otherwise."""
+"""Up to here the fold gives a row a whole block, since they are too few to fill the device
+otherwise, and a light one: blocks of 4 warps instead of 8 take 0.1 to 0.3 us less of a call (H200,
+m = 1 to 64, k = 8192, 2026-11-30).
+"""
 
 FOLDED_TILE_N = 128
 FOLDED_SUM_ROWS = 64
@@ -60,9 +63,10 @@ SHARED_BYTES = 232448
 IN_REGISTERS_LARGEST_M = 64
 """Above, a packed weight is decoded through shared memory instead of in registers."""
 
-PACKED_EARLY_STAGES = 4
+PACKED_EARLY_STAGES = 8
 """Stages of weights asked for while the fold of the activations still runs; more of them stand in
-the way of the activations when those come (H200, M = 1: 13.1 us with 4, 14.4 with 12, 2026-11-30).
+the way of the activations when those come (H200, m = 16: 13.6 us with 1, 13.3 with 4, 12.8 with 8;
+an earlier form, m = 1: 13.1 with 4, 14.4 with 12; 2026-11-30).
 """
 
 PACKED_LARGEST_M = 512
@@ -312,7 +316,7 @@ def _packed(problem: GemmProblem, folded: FoldedConfig) -> PackedConfig | Decode
     if m > IN_REGISTERS_LARGEST_M:
         return _decoded(problem, folded, canonical=False)
     tokens = _tokens(m)
-    return PackedConfig(tokens, 4, 1, 16 if tokens <= 32 else 8, strict)
+    return PackedConfig(tokens, 4, 1, 16 if tokens <= 32 else 12, strict)
 
 
 def _canonical(problem: GemmProblem, folded: FoldedConfig) -> DecodedConfig | None:
@@ -345,12 +349,36 @@ def _halves_are_faster(problem: GemmProblem) -> bool:
     return waves(128) * HALF_TILE_COST < waves(256)
 
 
-def fold_warps(rows: int, k: int) -> int:
-    """Return how many warps of the fold share a row: as many as ask for all of it at once."""
+class FoldShape(NamedTuple):
+    """How fold.cu shares out its work.
+
+    Attributes:
+        warps: that share a row.
+        block_warps: of a block.
+        chunks: of 16 codes that a lane asks for at once.
+    """
+
+    warps: int
+    block_warps: int
+    chunks: int
+
+    @property
+    def source(self) -> Source:
+        """The translation unit."""
+        names = ("MX_WARPS", "MX_BLOCK_WARPS", "MX_CHUNKS")
+        return Source(HERE / "fold.cu", tuple(zip(names, self, strict=True)))
+
+    def grid(self, rows: int) -> tuple[int, int]:
+        """Return the blocks that fold so many rows."""
+        return -(-rows * self.warps // self.block_warps), 1
+
+
+def fold_shape(rows: int, k: int) -> FoldShape:
+    """Return the form of the fold that asks for all of a row at once, where a block can."""
     if rows <= FEW_ROWS:
-        return FOLD_WARPS
-    fitting = (warps for warps in (1, 2, 4) if warps * FOLD_CODES_PER_WARP >= k)
-    return next(fitting, FOLD_WARPS)
+        return FoldShape(4, 4, 4)
+    fitting = (warps for warps in (1, 2, 4) if warps * FOLD_CHUNKS * 16 * 32 >= k)
+    return FoldShape(next(fitting, FOLD_WARPS), FOLD_WARPS, FOLD_CHUNKS)
 
 
 def quantizing_warps(dtype: torch.dtype, k: int) -> int | None:

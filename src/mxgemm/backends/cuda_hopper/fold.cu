@@ -9,21 +9,27 @@
 // block. A NaN block becomes E4M3 NaNs. Powers past the last row, up to a multiple of 128, are 0.
 // Also zeroes the tickets of the GEMM that follows.
 //
-// Work       MX_WARPS warps a row, 8 warps a block; a lane takes 16 codes (8 bytes in, 16 out) at a
-//            time, so that loads and stores of a warp are contiguous. The codes and scales of
-//            kChunks of them are all asked for at once, which is the whole row up to
-//            4096 * MX_WARPS codes: its scales are read once.
+// Work       MX_WARPS warps a row; a lane takes 16 codes (8 bytes in, 16 out) at a time, so that
+//            loads and stores of a warp are contiguous. The codes and scales of kChunks of them are
+//            all asked for at once, which is the whole row up to 512 * kChunks * MX_WARPS codes:
+//            its scales are read once.
 // Limits     k % 32 == 0; codes 8-byte, folded 16-byte aligned.
 #include "fold_row.cuh"
 
 #ifndef MX_WARPS
 #define MX_WARPS 1
 #endif
+#ifndef MX_BLOCK_WARPS
+#define MX_BLOCK_WARPS 8
+#endif
+#ifndef MX_CHUNKS
+#define MX_CHUNKS 8
+#endif
 
-constexpr int kThreads = 256;
-constexpr int kRowsPerBlock = kThreads / kWarp / MX_WARPS;
+constexpr int kThreads = kWarp * MX_BLOCK_WARPS;
+constexpr int kRowsPerBlock = MX_BLOCK_WARPS / MX_WARPS;
 constexpr int kLanesPerRow = kWarp * MX_WARPS;
-constexpr int kChunks = 8;
+constexpr int kChunks = MX_CHUNKS;
 constexpr int kBatch = kChunks * kLanesPerRow;
 constexpr int kPowersMultiple = 128;
 
@@ -91,11 +97,16 @@ struct Row {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(kThreads, 4)
+extern "C" __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     fold_rows(const __grid_constant__ Fold fold) {
   __shared__ U32x2 table[kFoldTableRows];
   __shared__ Extent partial[kThreads / kWarp];
   wait_for_previous_grid();
+  if (blockIdx.x == 0 && fold.num_tickets) {  // the GEMM takes them before this grid has ended
+    for (int i = threadIdx.x; i < fold.num_tickets; i += kThreads) fold.tickets[i] = 0;
+    __threadfence();
+    __syncthreads();
+  }
   let_next_grid_start();  // whoever starts now finds what earlier kernels wrote
   const FoldOperand &first = fold.first, &second = fold.second;
   const int k = fold.k;
@@ -119,7 +130,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
   Batch batch;
   row.load(batch, lane);
   fill_fold_table(table);
-  if (blockIdx.x == 0 && threadIdx.x < fold.num_tickets) fold.tickets[threadIdx.x] = 0;
   Extent extent = reduce<MX_WARPS>(row.all_blocks(batch, lane), partial);
   if (extent.is_wide()) extent = reduce<MX_WARPS>(row.nonzero_blocks(lane), partial);
   __syncthreads();  // the table

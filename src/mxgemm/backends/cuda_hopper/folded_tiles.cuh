@@ -27,8 +27,8 @@ constexpr int kStages = kTwoSums ? 6 : MX_PLAIN_DTYPE ? 5 : 4;
 constexpr int kStepK = 32;  // k of one e4m3 wgmma: one MX block
 constexpr int kSteps = kTileK / kStepK;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-// Stages between drains of two temporary accumulators. 16 of them leave the instruction cache: 103.4
-// instead of 100.8 us at 4096^3 (H200, 2026-11-30); 4 drain too often: 3 % at 8192^3.
+// Stages between drains of two temporary accumulators. 16 of them leave the instruction cache:
+// 103.4 instead of 100.8 us at 4096^3 (H200, 2026-11-30); 4 drain too often: 3 % at 8192^3.
 constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? 8 : 4;
 constexpr int kAccumulators = kRowsPerConsumer * kTileN / kWarpgroup;
 constexpr bool kGroupsOfRows = kTwoSums;     // tiles walked together lie in a few rows or columns
@@ -129,6 +129,7 @@ struct Shared {
 // The first tile of this block: its multiprocessor's number, so that neighbours share operands in
 // L2 also when blocks start in any order. Each number is given out once: a taken one (two blocks on
 // a multiprocessor, a partitioned GPU) moves on.
+// The fold has cleared the tickets before it let this grid start.
 DEVICE int take_ticket(int* tickets) {
   if (!tickets) return blockIdx.x;
   int slot = multiprocessor() % gridDim.x;

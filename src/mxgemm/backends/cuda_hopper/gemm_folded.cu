@@ -482,9 +482,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(shared.empty(stage), kConsumers * 4);
     }
     mbarrier_init_fence();
+    prefetch_map(&a);
+    prefetch_map(&b);
+    store_shared_u32(shared.first_tile(), take_ticket(g.tickets));
   }
   wait_for_previous_grid();
-  if (threadIdx.x == 0) store_shared_u32(shared.first_tile(), take_ticket(g.tickets));
   __syncthreads();
   const int first_tile = uniform(load_shared_u32(shared.first_tile()));
 

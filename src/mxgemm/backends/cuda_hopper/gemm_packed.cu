@@ -3,7 +3,7 @@
 //
 // Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
 //            int16; b: tiles (see packed_gemm.cuh), powers int16, padded to 128 rows.
-// Tile walk  persistent, tiles of kTokens rows of A x kRowGroups * 64 rows of B; see PackedWalk.
+// Tile walk  persistent, tiles of all rows of A x kRowGroups * 64 rows of B.
 // Roles      the last warpgroup: a thread of each warp issues copies; kRowGroups * kSplit consumer
 //            warpgroups, each 64 rows of B, kSplit of them taking turns along k, a stage each.
 // Pipeline   stages of kRowGroups tiles of B | one box of A; full barriers by copy bytes, empty
@@ -14,7 +14,7 @@
 //            in gemm_folded.cu.
 // Epilogue   partial sums -> shared memory -> added over kSplit in order, scaled, finished by
 //            epilogue.cuh.
-// Limits     k % 32 == 0, k > 0.
+// Limits     k % 32 == 0, k > 0, m <= kTokens.
 #include "e2m1.cuh"
 #include "epilogue.cuh"
 #include "packed_gemm.cuh"
@@ -42,8 +42,8 @@ constexpr int kStages = MX_STAGES;
 constexpr int kConsumers = kSplit * kRowGroups;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kWarpgroup;
-// A stage must always be filled by the same producer: two would lose count of its laps.
-constexpr int kProducers = kStages % 4 == 0 ? 4 : kStages % 3 == 0 ? 3 : kStages % 2 == 0 ? 2 : 1;
+constexpr int kProducers = 4;
+static_assert(kStages % kProducers == 0, "two producers of one stage would lose count of its laps");
 constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
 constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 152 : 112;
 static_assert(kConsumers >= 2 && kConsumers <= 4, "registers are shared out for 2 to 4 consumers");
@@ -55,7 +55,8 @@ constexpr int kBoxBytes = kTokens * kTileK;
 constexpr int kStageTiles = kRowGroups * kTileBytes;
 constexpr int kTilesOffset = kStages * kBoxBytes;
 constexpr int kSumsOffset = kTilesOffset + kStages * kStageTiles;
-constexpr int kPrefetch = 4;  // groups brought to L2 before the kernel before has finished
+// Groups brought to L2 before the kernel before has finished.
+constexpr int kPrefetch = kTokens <= 16 ? 8 : 4;
 constexpr int kSumsBytes = kTokens * kTileRows * 4;  // of one consumer
 static_assert(kSumsBytes >= 4 * kSteps * (kTokens + kTileRows),
               "wide stages keep their powers there");
@@ -66,17 +67,22 @@ constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
 constexpr int kSharedBytes = kBarriersOffset + 16 * kStages;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
 
-using Walk = PackedWalk<kTokens, kRowGroups * kTileRows>;
+// Tiles of all tokens x kRows rows of B, and groups of 128 k, a stage each.
+struct Walk {
+  static constexpr int kRows = kRowGroups * kTileRows;
+  int count, groups;
 
-struct Cursor {
+  DEVICE explicit Walk(const PackedGemm& g)
+      : count((g.n + kRows - 1) / kRows), groups((g.k + kTileK - 1) / kTileK) {}
+};
+
+// The stage that holds the `count`-th group of this block, and the parity of its laps.
+struct Place {
   int stage = 0;
   u32 parity = 0;
 
-  DEVICE void advance(int stages) {
-    const int laps = (stage + stages) / kStages;
-    stage += stages - laps * kStages;
-    parity ^= laps % 2;
-  }
+  DEVICE Place() {}
+  DEVICE explicit Place(u32 count) : stage(count % kStages), parity(count / kStages % 2) {}
 };
 
 struct Shared {
@@ -117,8 +123,8 @@ struct Producer {
     }
   }
 
-  DEVICE void load_box(int token, int group, int stage) const {
-    tma_load(shared.box(stage), &a, shared.full(stage), group * kTileK, token);
+  DEVICE void load_box(int group, int stage) const {
+    tma_load(shared.box(stage), &a, shared.full(stage), group * kTileK, 0);
   }
 
   // Brings the first tiles near. Before the kernel before has finished too: it is a hint, and L2
@@ -133,34 +139,25 @@ struct Producer {
 
   DEVICE void run() const {
     if (blockIdx.x >= walk.count) return;
-    int token = walk.token(blockIdx.x);
-    const u8* rows = tiles(walk.row(blockIdx.x));
+    const u8* rows = tiles(blockIdx.x * Walk::kRows);
     const int early = min(g.early, min(kStages, walk.groups));
     if (early == 0) prefetch(rows);
     for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
     wait_for_previous_grid();
-    for (int group = warp; group < early; group += kProducers) load_box(token, group, group);
-    Cursor base;
+    for (int group = warp; group < early; group += kProducers) load_box(group, group);
+    u32 before = 0;     // groups of earlier tiles
     int first = early;  // groups before are on their way
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
-      if (tile != blockIdx.x) {
-        token = walk.token(tile);
-        rows = tiles(walk.row(tile));
+      if (tile != blockIdx.x) rows = tiles(tile * Walk::kRows);
+#pragma unroll 1
+      for (int group = (warp - before) % kProducers; group < walk.groups; group += kProducers) {
+        if (group < first) continue;
+        const Place place(before + group);  // a warp keeps to its own stages
+        mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
+        load_tiles(rows, group, place.stage);
+        load_box(group, place.stage);
       }
-      // Groups are counted from the stage that the tile begins with, so that a warp keeps to its
-      // own stages.
-      const int mine = (warp + kProducers - base.stage % kProducers) % kProducers;
-      Cursor cursor = base;
-      cursor.advance(mine);
-      for (int group = mine; group < walk.groups; group += kProducers) {
-        if (group >= first) {
-          mbarrier_wait(shared.empty(cursor.stage), cursor.parity ^ 1);
-          load_tiles(rows, group, cursor.stage);
-          load_box(token, group, cursor.stage);
-        }
-        cursor.advance(kProducers);
-      }
-      base.advance(walk.groups);
+      before += walk.groups;
       first = 0;
     }
   }
@@ -170,12 +167,12 @@ struct Consumer {
   const PackedGemm& g;
   Shared shared;
   int index, split, row_group, warp, lane, thread;
-  Cursor filled;
+  Place filled;  // the stage to be read
 
   DEVICE Consumer(const PackedGemm& gemm, Shared s)
       : g(gemm),
         shared(s),
-        index(threadIdx.x / kWarpgroup),
+        index(uniform(threadIdx.x / kWarpgroup)),
         split(index % kSplit),
         row_group(index / kSplit),
         warp(threadIdx.x / kWarp % 4),
@@ -186,21 +183,19 @@ struct Consumer {
 
   // Powers of this consumer's rows and of the tokens to shared memory, as int32; returns the
   // largest magnitude.
-  DEVICE int fetch_powers(int token, int row) const {
+  DEVICE int fetch_powers(int row) const {
     const u32 target = shared.powers(index);
     int largest = 0;
     for (int i = thread; i < kTileRows + kTokens; i += kWarpgroup) {
-      const int token_at = token + i - kTileRows;
-      const int power = i < kTileRows     ? g.b_powers[row + i]
-                        : token_at >= g.m ? 0
-                                          : g.a_powers[token_at];
+      const int token = i - kTileRows;
+      const int power = token < 0 ? g.b_powers[row + i] : token < g.m ? g.a_powers[token] : 0;
       store_shared_u32(target + 4 * i, power);
     }
     named_barrier(1 + kRowGroups + index, kWarpgroup);
     for (int i = lane; i < kTileRows + kTokens; i += kWarp) {
       largest = max(largest, abs(static_cast<int>(load_shared_u32(target + 4 * i))));
     }
-    return __reduce_max_sync(~0u, static_cast<u32>(largest));
+    return uniform(__reduce_max_sync(~0u, static_cast<u32>(largest)));
   }
 
   DEVICE int row_power(int row) const { return load_shared_u32(shared.powers(index) + 4 * row); }
@@ -229,11 +224,14 @@ struct Consumer {
     }
   }
 
-  DEVICE void wait_full() const { mbarrier_wait(shared.full(filled.stage), filled.parity); }
+  // Waits for the `count`-th group of this block.
+  DEVICE void wait_full(u32 count) {
+    filled = Place(count);
+    mbarrier_wait(shared.full(filled.stage), filled.parity);
+  }
 
-  DEVICE void release() {
+  DEVICE void release() const {
     if (lane == 0) mbarrier_arrive(shared.empty(filled.stage));
-    filled.advance(kSplit);
   }
 
   DEVICE u64 box() const { return wgmma_descriptor(shared.box(filled.stage)); }
@@ -244,8 +242,10 @@ struct Consumer {
     for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
   }
 
-  DEVICE static void start(float (&sum)[kAccumulators], const u32 (&fragments)[kSteps][4], u64 b) {
+  DEVICE static void start(float (&sum)[kAccumulators], u32 (&fragments)[kSteps][4], u64 b) {
     pin(sum);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) pin(fragments[step]);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -278,7 +278,7 @@ struct Consumer {
 
   // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
   // exact.
-  DEVICE void sum_stage_wide(float (&total)[kAccumulators], int token, int row, int group) {
+  DEVICE void sum_stage_wide(float (&total)[kAccumulators], int row, int group) {
     const u32 tokens = shared.sums(index);  // int32 [steps][tokens], in the idle buffer of the sums
     const u32 rows = tokens + kSteps * kTokens * 4;
     const int blocks = g.k / kStepK;
@@ -288,21 +288,29 @@ struct Consumer {
       const int at = is_token ? i % kTokens : (i - kSteps * kTokens) % kTileRows;
       const int step = is_token ? i / kTokens : (i - kSteps * kTokens) / kTileRows;
       const int block = group * kSteps + step;
-      store_shared_u32(
-          tokens + 4 * i,
-          is_token ? block_power(g.a_scales, token + at, g.m, block, blocks, token_power(at))
-                   : block_power(g.b_scales, row + at, g.n, block, blocks, row_power(at)));
+      store_shared_u32(tokens + 4 * i,
+                       is_token
+                           ? block_power(g.a_scales, at, g.m, block, blocks, token_power(at))
+                           : block_power(g.b_scales, row + at, g.n, block, blocks, row_power(at)));
     }
     named_barrier(1 + kRowGroups + index, kWarpgroup);
     float sum[kAccumulators];
     u32 fragments[kSteps][4];
     decode(fragments);
     const u32 upper = rows + (warp * 16 + lane / 4) * 4;
-#pragma unroll
+#pragma unroll 1  // registers are few
     for (int step = 0; step < kSteps; ++step) {
+      u32 now[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const u32 low = step % 2 ? fragments[1][i] : fragments[0][i];
+        const u32 high = step % 2 ? fragments[3][i] : fragments[2][i];
+        now[i] = step < 2 ? low : high;
+      }
       pin(sum);
+      pin(now);
       wgmma_fence();
-      Wgmma<kTokens>::registers(sum, fragments[step], box() + 2 * step, 0);
+      Wgmma<kTokens>::registers(sum, now, box() + 2 * step, 0);
       wgmma_commit();
       wgmma_wait<0>();
       pin(sum);
@@ -326,7 +334,7 @@ struct Consumer {
     return shared.sums(consumer) + (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
   }
 
-  DEVICE void finish(const float (&total)[kAccumulators], int token, int row, int largest) const {
+  DEVICE void finish(const float (&total)[kAccumulators], int row, int largest) const {
     const int upper = warp * 16 + lane / 4;
     // The other warps may still read the powers that sum_stage_wide left in the same memory.
     if (largest == kWideRow) named_barrier(1 + kRowGroups + index, kWarpgroup);
@@ -356,7 +364,7 @@ struct Consumer {
       }
       return F32x2{scale_by_power(v.x, p0 + q), scale_by_power(v.y, p1 + q)};
     };
-    finish_rows<kTokens, kSplit * kWarpgroup>(g.epilogue, product, token, row,
+    finish_rows<kTokens, kSplit * kWarpgroup>(g.epilogue, product, 0, row,
                                               shared.sums(row_group * kSplit), 1 + row_group);
     sync_splits();
   }
@@ -364,32 +372,30 @@ struct Consumer {
   DEVICE void run() {
     const Walk walk(g);
     wait_for_previous_grid();
-    Cursor base;
+    u32 before = 0;  // groups of earlier tiles
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
-      const int token = walk.token(tile), row = walk.row(tile) + row_group * kTileRows;
-      const int largest = fetch_powers(token, row);
+      const int row = tile * Walk::kRows + row_group * kTileRows;
+      const int largest = fetch_powers(row);
       float total[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
-      filled = base;
-      filled.advance(split);
       if (largest == kWideRow) {
 #pragma unroll 1
         for (int group = split; group < walk.groups; group += kSplit) {
-          wait_full();
-          sum_stage_wide(total, token, row, group);
+          wait_full(before + group);
+          sum_stage_wide(total, row, group);
           release();
         }
       } else {
 #pragma unroll 1
         for (int group = split; group < walk.groups; group += kSplit) {
-          wait_full();
+          wait_full(before + group);
           sum_stage(total);
           release();
         }
       }
-      base.advance(walk.groups);
-      finish(total, token, row, largest);
+      before += walk.groups;
+      finish(total, row, largest);
     }
   }
 };
@@ -417,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x >= kConsumerThreads) {
     give_registers<kProducerRegisters>();
     const int warp = threadIdx.x / kWarp % 4;
-    if (threadIdx.x % kWarp == 0 && warp < kProducers) Producer{g, a, shared, Walk(g), warp}.run();
+    if (threadIdx.x % kWarp == 0) Producer{g, a, shared, Walk(g), warp}.run();
   } else {
     take_registers<kConsumerRegisters>();
     Consumer(g, shared).run();

@@ -17,6 +17,7 @@ from mxgemm.backends.cuda_hopper import config as cfg
 from mxgemm.backends.cuda_hopper.config import (
     DecodedConfig,
     FoldedConfig,
+    FoldShape,
     HopperConfig,
     PackedConfig,
     round_up,
@@ -116,11 +117,12 @@ def _addresses(values: torch.Tensor, powers: torch.Tensor, scales: torch.Tensor)
 
 
 @functools.cache
-def fold_launch(device: int, warps: int) -> Launch:
-    """Return the fold that gives a row this many warps."""
-    source = Source(cfg.HERE / "fold.cu", (("MX_WARPS", warps),))
-    threads = 32 * cfg.FOLD_WARPS
-    kernel = cuda_driver.load(source, "fold_rows", arch=HOPPER, device=device, threads=threads)
+def fold_launch(device: int, shape: FoldShape) -> Launch:
+    """Return the fold in this form."""
+    threads = 32 * shape.block_warps
+    kernel = cuda_driver.load(
+        shape.source, "fold_rows", arch=HOPPER, device=device, threads=threads
+    )
     return Launch(kernel, FOLD)
 
 
@@ -157,10 +159,9 @@ def fold(
         padded += round_up(other.rows, cfg.POWERS_MULTIPLE)
         addresses = (other.codes.data_ptr(), other.scales.data_ptr(), folded, powers)
         second = (*addresses, codes_pitch, scales_pitch, other.rows)
-    warps = cfg.fold_warps(padded, k)
+    shape = cfg.fold_shape(padded, k)
     values = (*first, codes_pitch, scales_pitch, rows, *second, tickets, num_tickets, k)
-    grid = (-(-padded * warps // cfg.FOLD_WARPS), 1)
-    fold_launch(device, warps)(grid, stream, values, overlap=for_decoder)
+    fold_launch(device, shape)(shape.grid(padded), stream, values, overlap=for_decoder)
 
 
 def fold_one(tensor: MXTensor, k: int) -> FoldedRows:

@@ -62,6 +62,10 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
 
 // ---- copies
 
+DEVICE void prefetch_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 DEVICE void tma_load(u32 target, const TensorMap* map, u32 barrier, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
@@ -204,10 +208,10 @@ DEVICE void store_matrix_x4(u32 address, const u32 (&r)[4]) {
 }
 
 DEVICE void store_matrix_x4_transposed(u32 address, const u32 (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   address),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
 }
 
 // Word lane % 4 of row lane / 4 of four matrices of 8 rows x 16 bytes, whose rows' addresses lanes
@@ -295,11 +299,18 @@ DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps the compiler from moving reads or writes of accumulators across a wgmma group.
+// Keeps the compiler from moving reads or writes of accumulators, or of operands in registers,
+// across a wgmma group.
 template <int kCount>
 DEVICE void pin(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+
+template <int kCount>
+DEVICE void pin(u32 (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
 // Descriptor of a K-major operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of
