@@ -243,7 +243,7 @@ def _gemm(tile: TileConfig, *, sizes: tuple[int, ...] | None = None, **options) 
     """One workgroup of a GEMM; a size is the number of K tiles.
 
     The drain has one path for even and one for odd numbers of stages, each with and without a
-    steady state before it; a last stage of several K tiles is whole or not.
+    steady state of two passes before it; a last stage of several K tiles is whole or not.
     """
     sizes = sizes or SIZES[tile.stage_tiles]
     make = functools.partial(product, tile.tile_m, tile.tile_n, tile=tile, **options)
@@ -282,7 +282,7 @@ KINDS = {
     "small-plain-bf16": _gemm(SMALL, out_dtype=torch.bfloat16),
     "large-forward-bf16": _gemm(LARGE, out_dtype=torch.bfloat16, epilogue=FORWARD),
     "small-backward-f16": _gemm(SMALL, out_dtype=torch.float16, epilogue=BACKWARD),
-    "small-split-f32": _gemm(SMALL, sizes=(31, 28, 25, 21, 20, 17), split_tiles=16),
+    "small-split-f32": _gemm(SMALL, sizes=(47, 44, 41, 29, 28, 25), split_tiles=24),
     "walk-plain-f32": _walk(),
     "walk-tiled-bf16": _walk(layouts=(TILED, TILED), out_dtype=torch.bfloat16),
     "split-sum-forward-bf16": _split_sum(torch.bfloat16, FORWARD),
