@@ -2,8 +2,9 @@
 
     python benchmarks/gfx1250_pipeline.py docs/gfx1250.svg
 
-The x axis is program order (instructions issued, averaged over the four waves), not time. A fill
-ends where the program first waits for it, which is the latest moment it may end.
+The x axis is program order (instructions issued, averaged over the four waves), not time, and
+stretched at the start, where all stages are filled at once. A fill ends where the program first
+waits for it, which is the latest moment it may end.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ WAVES, STAGES, GROUP = 4, 3, 8
 TILE_READS = 32
 """LDS code loads of a wave in one K tile."""
 FILL, READ, SCALES = "#4477aa", "#ccbb44", "#aa3377"
+START, BREAK, END = 60, 200, 4250
+"""Of the x axis: the part before the break is stretched."""
 
 
 def traced() -> tuple[object, tuple[object, ...]]:
@@ -84,46 +87,87 @@ def sent(number: int, wave: int) -> tuple[str, int] | None:
 def draw(path: Path) -> None:
     """Write the figure."""
     copies, reads = spans(*traced())
-    figure, (by_stage, by_wave) = plt.subplots(
-        2, 1, figsize=(11, 5.4), sharex=True, height_ratios=(5, 4), constrained_layout=True
+    figure, axes = plt.subplots(
+        2,
+        2,
+        figsize=(13, 5.6),
+        sharex="col",
+        sharey="row",
+        height_ratios=(5, 4),
+        width_ratios=(4, 9),
+        layout="constrained",
     )
+    figure.get_layout_engine().set(wspace=0.01)
+    for (by_stage, by_wave), limits in zip(axes.T, ((START, BREAK), (BREAK, END)), strict=True):
+        draw_stages(by_stage, limits, copies, reads)
+        draw_transfers(by_wave, limits, copies)
+        by_wave.set_xlim(*limits)
+    for row, title in zip(axes, TITLES, strict=True):
+        row[0].invert_yaxis()
+        row[0].set_title(title, fontsize=9, loc="left")
+        row[1].tick_params(left=False)
+    axes[1][0].set_xlabel("the start, stretched", fontsize=8)
+    axes[1][1].set_xlabel("instructions issued by a wave (program order, not time)", fontsize=8)
+    figure.savefig(path)
+
+
+TITLES = (
+    "LDS stages: blue and purple = copy in flight (K tile, scale group), yellow = codes being read",
+    "Transfers sent: blue = codes of a K tile, purple = a scale group",
+)
+
+
+def draw_stages(axes, limits, copies, reads) -> None:
+    """Draw what each stage is filled with and read for, and when, between the limits."""
     fills = defaultdict(list)
     for wave, transfers in copies.items():
-        for number, start, end in transfers:
-            what = sent(number, wave)
-            if what is None:
-                continue
-            fills[what].append((start, end))
-            color = SCALES if what[0] == "scales" else FILL
-            by_wave.barh(wave, 12, left=start, height=0.55, color=color)
-            by_wave.text(start + 14, wave, what[1], fontsize=6, va="center", color=color)
-    for (kind, index), parts in fills.items():
-        start, end = min(s for s, _ in parts), max(e for _, e in parts)
-        lane = index % STAGES if kind == "tile" else STAGES + index % 2
-        color = SCALES if kind == "scales" else FILL
-        by_stage.barh(lane - 0.18, end - start, left=start, height=0.3, color=color)
-        by_stage.text(start + 4, lane - 0.18, index, fontsize=6, va="center", color="white")
+        for number, *span in transfers:
+            fills[sent(number, wave)].append(span)
+    for what, parts in fills.items():
+        if what is not None:
+            kind, index = what
+            lane = index % STAGES if kind == "tile" else STAGES + index % 2
+            color = SCALES if kind == "scales" else FILL
+            bar(axes, limits, lane - 0.19, parts, index, color, "white")
     for tile in range(K_TILES):
         parts = [(s, e) for wave in reads.values() for i, s, e in wave if i // TILE_READS == tile]
-        if parts:
-            start, end = min(s for s, _ in parts), max(e for _, e in parts)
-            by_stage.barh(tile % STAGES + 0.18, end - start, left=start, height=0.3, color=READ)
-            by_stage.text(start + 4, tile % STAGES + 0.18, tile, fontsize=6, va="center")
-    by_stage.set_yticks(
-        range(STAGES + 2), ["codes 0", "codes 1", "codes 2", "scales 0", "scales 1"]
-    )
-    by_stage.invert_yaxis()
-    by_stage.set_title(
-        "LDS stages: blue and purple = copy in flight (K tile, scale group), yellow = being read",
-        fontsize=9,
-    )
-    by_wave.set_yticks(range(WAVES), [f"wave {w}" for w in range(WAVES)])
-    by_wave.invert_yaxis()
-    by_wave.set_title(
-        "Transfers sent: blue = codes of a K tile, purple = a scale group", fontsize=9
-    )
-    by_wave.set_xlabel("instructions issued by a wave (program order, not time)", fontsize=8)
-    figure.savefig(path)
+        bar(axes, limits, tile % STAGES + 0.19, parts, tile, READ, "black")
+    names = [f"codes {i}" for i in range(STAGES)] + ["scales 0", "scales 1"]
+    axes.set_yticks(range(len(names)), names)
+
+
+def bar(axes, limits, lane, parts, label, color, label_color) -> None:
+    """Draw the part of a bar that is between the limits, with its label where it begins."""
+    start, end = min(s for s, _ in parts), max(e for _, e in parts)
+    shown = max(start, limits[0]), min(end, limits[1])
+    if shown[0] >= shown[1]:
+        return
+    axes.barh(lane, shown[1] - shown[0], left=shown[0], height=0.34, color=color)
+    at = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 7, "va": "center"}
+    axes.annotate(str(label), (shown[0], lane), color=label_color, **at)
+
+
+def draw_transfers(axes, limits, copies) -> None:
+    """Draw when each wave sends which transfer, between the limits."""
+    for wave, transfers in copies.items():
+        for number, start, _ in transfers:
+            what = sent(number, wave)
+            if what is None or not limits[0] <= start < limits[1]:
+                continue
+            color = SCALES if what[0] == "scales" else FILL
+            axes.plot([start, start], [wave - 0.3, wave + 0.3], color=color, linewidth=1.6)
+            side = -1 if what[0] == "scales" else 1  # their lines are neighbours at the start
+            axes.annotate(
+                str(what[1]),
+                (start, wave),
+                xytext=(2 * side, 0),
+                textcoords="offset points",
+                fontsize=7,
+                va="center",
+                ha="left" if side > 0 else "right",
+                color=color,
+            )
+    axes.set_yticks(range(WAVES), [f"wave {w}" for w in range(WAVES)])
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch
 from mxgemm import epilogue as epilogues
 from mxgemm.backends.base import BLOCK, FP32_UNIT, Accumulation
 from mxgemm.epilogue import Activation, Epilogue, EpilogueArgs
+from mxgemm.numerics import e8m0
 from mxgemm.plain import PlainOperand
 from mxgemm.quantizers import dequantize
 from mxgemm.tensor import MXTensor
@@ -24,6 +25,9 @@ from mxgemm.tensor import MXTensor
 FP32_UNDERFLOW = 2.0**-150
 """Half of FP32's smallest subnormal: what rounding one block's sum can lose below the normal
 range."""
+PRODUCT_UNIT_EXPONENT, SUBNORMAL_EXPONENT = -2, -149
+"""Products of two E2M1 values are multiples of the first power of two, FP32 numbers of the second.
+"""
 
 ACTIVATION_ULPS = 8
 """Rounding units of |z| that an FP32 implementation of gelu may lose; the exact activations lose
@@ -50,6 +54,21 @@ def exact_product(
         left = (a.values if isinstance(a, PlainOperand) else a).double()
     right = dequantize(b, torch.float64, rotate_to_source=False) * b.prescale
     return left @ right.t(), left.abs() @ right.abs().t()
+
+
+def in_range(a: MXTensor, b: MXTensor) -> torch.Tensor:
+    """Return where the range of FP32 holds every partial sum of A @ B.T, in any order, bool [M, N].
+
+    There |A| @ |B|.T is at most FP32's largest number, and no block's scales reach below its
+    smallest. Elsewhere a sum in FP32 may be infinite or NaN, or has lost what is below.
+    """
+    _, magnitude = exact_product(a, b)
+    found = magnitude <= torch.finfo(torch.float32).max
+    left, right = a.canonical_scales().int(), b.canonical_scales().int()
+    for block in range(left.shape[1]):
+        exponents = left[:, block, None] + right[None, :, block] - 2 * e8m0.BIAS
+        found &= exponents + PRODUCT_UNIT_EXPONENT >= SUBNORMAL_EXPONENT
+    return found
 
 
 def product_bound(magnitude: torch.Tensor, k: int, accumulation: Accumulation) -> torch.Tensor:

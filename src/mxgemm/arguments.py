@@ -21,6 +21,7 @@ from mxgemm.epilogue import (
     EpilogueArgs,
 )
 
+Buffers = tuple[torch.Tensor, ...]
 LARGEST_FP32 = torch.finfo(torch.float32).max
 WRITTEN = ("out", "aux_out", "bias_grad")
 """The tensors of a call that receive results."""
@@ -58,6 +59,7 @@ def bind(
     device: torch.device,
     *,
     prescale: float = 1.0,
+    operands: tuple[Buffers, Buffers] = ((), ()),
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     alpha: float = 1.0,
@@ -76,6 +78,7 @@ def bind(
         shape: (M, N).
         device: the operands' device.
         prescale: product of the operands' prescales, which alpha is divided by.
+        operands: the memory of A and of B that is read.
         out, out_dtype, alpha, beta, c, bias, activation, aux_out, dact, aux_in, bias_grad: see
             `mxgemm.gemm`.
 
@@ -102,6 +105,8 @@ def bind(
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     for name, tensor in given.items():
         _check_tensor(name, tensor, shape, device)
+        if name in WRITTEN:
+            _check_apart(name, tensor, operands)
     if len(given) > 1:
         _check_overlap(given)
     act, slope = _activation(activation, "activation"), _activation(dact, "dact")
@@ -214,18 +219,33 @@ def _check_overlap(tensors: dict[str, torch.Tensor]) -> None:
             )
 
 
+def _check_apart(name: str, written: torch.Tensor, operands: tuple[Buffers, Buffers]) -> None:
+    """Raise where a tensor that is written shares memory with an operand."""
+    start = written.data_ptr()
+    end = start + span_bytes(written)
+    for side, buffers in zip("ab", operands, strict=True):
+        for buffer in buffers:
+            # Most lie behind or far before; each comparison is part of every call.
+            first = buffer.data_ptr()
+            if first < end and start < first + span_bytes(buffer) and _overlap(written, buffer):
+                raise ValueError(
+                    f"gemm: {name} must not overlap {side}, which is read, got both in one "
+                    f"memory; pass another {name}"
+                )
+
+
 def _same_view(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.data_ptr() == y.data_ptr() and x.stride() == y.stride() and x.dtype == y.dtype
 
 
 def _overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Return whether two tensors with contiguous rows share a byte; of matrices with different row
-    strides whether their address ranges do.
+    strides, and of tensors of other dimensions, whether their address ranges do.
     """
     if x.data_ptr() > y.data_ptr():
         x, y = y, x
     distance = y.data_ptr() - x.data_ptr()
-    if distance >= _span_bytes(x):
+    if distance >= span_bytes(x):
         return False
     pitch = x.stride(0) * x.element_size() if x.dim() == 2 else 0
     if not pitch or y.dim() != 2 or y.stride(0) * y.element_size() != pitch:
@@ -239,8 +259,10 @@ def _row_bytes(tensor: torch.Tensor) -> int:
     return tensor.shape[-1] * tensor.element_size()
 
 
-def _span_bytes(tensor: torch.Tensor) -> int:
+def span_bytes(tensor: torch.Tensor) -> int:
     """Return the number of bytes from a tensor's first to the end of its last element."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     last = sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )

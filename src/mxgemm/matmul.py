@@ -80,6 +80,7 @@ def gemm(
         (left.shape[0], right.shape[0]),
         where,
         prescale=left.prescale * right.prescale,
+        operands=(left.buffers, right.buffers),
         out=out,
         out_dtype=out_dtype,
         alpha=alpha,

@@ -90,6 +90,11 @@ class PlainOperand:
         """Where the values are."""
         return self.values.device
 
+    @property
+    def buffers(self) -> tuple[torch.Tensor, ...]:
+        """The memory that a product reads."""
+        return (self.values,)
+
     def to(self, device: torch.device | str) -> PlainOperand:
         """Return the operand on `device`; self when it is there already."""
         moved = self.values.to(device)

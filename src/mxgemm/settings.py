@@ -49,9 +49,26 @@ def of_plans() -> tuple[str, ...]:
     return tuple(setting.read() for setting in OF_PLANS)
 
 
+def folder(setting: Setting) -> Path:
+    """Return the absolute path of the folder that a setting names, `~` resolved; it may not exist.
+
+    Raises:
+        ValueError: it cannot be resolved: no such user, or no current folder.
+    """
+    text = setting.read()
+    try:
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, OSError) as error:
+        raise ValueError(f"{text}, which cannot be resolved: {error}") from error
+
+
 def cache_dir() -> Path:
-    """Return the folder of compiled device kernels; it may not exist yet."""
-    return Path(CACHE_DIR.read()).expanduser()
+    """Return the folder of compiled device kernels; it may not exist yet.
+
+    Raises:
+        ValueError: as `folder`.
+    """
+    return folder(CACHE_DIR)
 
 
 def steer_this_process(prefix: str, **variables: str) -> None:

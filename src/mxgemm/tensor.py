@@ -187,6 +187,11 @@ class MXTensor:
         return self.codes.device
 
     @property
+    def buffers(self) -> tuple[torch.Tensor, ...]:
+        """The memory that a product reads."""
+        return self.codes, self.scales
+
+    @property
     def nbytes(self) -> int:
         """Bytes of both buffers, pads included."""
         return self.codes.numel() + self.scales.numel()

@@ -181,8 +181,7 @@ def test_extreme_scales_are_exact_where_fp32_is(target: Target) -> None:
     plan = conformance.plan_or_skip(target, problem)
     out, _ = conformance.run(plan, a, b)
     product, magnitude = accuracy.exact_product(a, b)
-    exponents = a.scales[:, :1].int() + b.scales[:, 0].int() - 2 * 127
-    is_exact = (exponents - 2 >= -149) & (magnitude <= torch.finfo(torch.float32).max)
+    is_exact = accuracy.in_range(a, b)
     oracles.assert_same_bits(
         torch.where(is_exact, out, 0.0), torch.where(is_exact, product, 0.0).float()
     )
@@ -191,6 +190,83 @@ def test_extreme_scales_are_exact_where_fp32_is(target: Target) -> None:
     oracles.assert_within(torch.where(fits, out, 0.0), torch.where(fits, product, 0.0), bound)
     assert bool(out.isinf().any())
     assert bool(((out != 0) & (out.abs() < torch.finfo(torch.float32).tiny)).any())
+
+
+SUMS_EXTREMES_IN_FP64 = {"reference", "native_cpu"}
+SUMS_BLOCKS_IN_FP32 = {"reference_fp32", "flydsl_gfx1250"}
+"""In ascending k, from +0, each block's sum rounded once before."""
+
+
+def operands_at_the_ends_of_fp32() -> tuple[MXTensor, MXTensor]:
+    """Return rows of two blocks that add, cancel and vanish, under scales from where their product
+    overflows to where it underflows, and columns of ones.
+    """
+    values = torch.zeros(11, 64)
+    values[0, 0], values[1, 0] = 6, -6
+    values[2, :2] = torch.tensor([6.0, -6.0])  # cancels in its block
+    values[3, 0], values[3, 32] = 6, -6  # across blocks
+    values[4, 0], values[4, 32] = 6, -0.5
+    values[5] = -0.0
+    values[6, 0], values[7, 32] = -0.5, -0.5
+    values[8, 0], values[8, 32] = 1.5, 1.5
+    values[9, :4], values[9, 32:35] = 6, -6  # overflows on the way
+    left, right = (254, 191, 127, 0), (254, 190, 128, 125, 107, 105, 103, 0)
+    magnitudes = torch.bucketize(values.abs(), e2m1.decode(torch.arange(8, dtype=torch.uint8)))
+    codes = (magnitudes | values.signbit().int() << 3).to(torch.uint8)
+    rows = e2m1.pack(codes).repeat(len(left), 1)
+    a_scales = torch.tensor(left, dtype=torch.uint8).repeat_interleave(len(values))
+    b_scales = torch.tensor(right, dtype=torch.uint8)
+    ones = torch.full((len(right), 32), 0x22, dtype=torch.uint8)
+    return (
+        MXTensor.from_parts(rows, a_scales[:, None].repeat(1, 2)),
+        MXTensor.from_parts(ones, b_scales[:, None].repeat(1, 2)),
+    )
+
+
+def sum_of_blocks_in_fp32(a: MXTensor, b: MXTensor) -> torch.Tensor:
+    left, right = (mxgemm.dequantize(x, torch.float64) for x in (a, b))
+    total = torch.zeros(a.rows, b.rows)
+    for at in range(0, a.shape[1], 32):
+        total += (left[:, at : at + 32] @ right[:, at : at + 32].t()).float()
+    return total
+
+
+@every_target
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_ends_of_fp32_are_reached_as_documented(target: Target, numerics: Numerics) -> None:
+    """Exact within FP32's range; beyond it as the backend sums: in FP64, in FP32 with infinities
+    that may meet and zeros that lose their sign, or, where the order is another, within that.
+    """
+    a, b = operands_at_the_ends_of_fp32()
+    problem = conformance.problem_of(a, b, target.spec(), numerics=numerics)
+    plan = conformance.plan_or_skip(target, problem)
+    out, _ = conformance.run(plan, a, b)
+    product, magnitude = accuracy.exact_product(a, b)
+    inside = accuracy.in_range(a, b)
+    assert 0.3 < inside.double().mean() < 0.9
+    oracles.assert_same_bits(torch.where(inside, out, 0), torch.where(inside, product, 0).float())
+    if target.backend.name in SUMS_EXTREMES_IN_FP64:
+        # A sum that is exactly zero has the sign of no term.
+        oracles.assert_same_bits(out, product.float())
+    elif target.backend.name in SUMS_BLOCKS_IN_FP32:
+        oracles.assert_same_bits(out, sum_of_blocks_in_fp32(a, b))
+    overflows = magnitude > torch.finfo(torch.float32).max
+    bound = accuracy.product_bound(magnitude, 64, target.backend.accumulation(problem))
+    oracles.assert_within(torch.where(overflows, 0, out), torch.where(overflows, 0, product), bound)
+    wrong_infinity = out.isinf() & (product.sign() == -out.sign())
+    assert not bool((wrong_infinity & overflows).any())
+
+
+@every_target
+def test_zero_sums_are_positive_zeros_within_the_range_of_fp32(target: Target) -> None:
+    codes = torch.full((16, 32), 0x88, dtype=torch.uint8)  # -0
+    codes[1::2] = 0x2A  # -1, 1
+    a = MXTensor.from_parts(codes, torch.full((16, 2), 127, dtype=torch.uint8))
+    b = MXTensor.from_parts(codes & 0x77, torch.full((16, 2), 127, dtype=torch.uint8))
+    plan = conformance.plan_or_skip(target, conformance.problem_of(a, b, target.spec()))
+    out, _ = conformance.run(plan, a, b)
+    assert bool((out == 0).all())
+    assert not bool(out.signbit().any())
 
 
 @every_target

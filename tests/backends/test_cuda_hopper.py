@@ -81,7 +81,7 @@ def test_the_cublas_plan_is_taken_only_when_named() -> None:
     assert not CudaHopperCublas().automatic(problem())
 
 
-@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 128, 129, 512, 513, 4097])
+@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 128, 129, 1024, 1025, 4097])
 def test_a_plan_needs_no_device_and_fits_the_shared_memory(m: int) -> None:
     plan = BACKEND.plan(problem(m=m, n=8192, k=8192))
     assert isinstance(plan.config, cfg.HopperConfig)
@@ -108,7 +108,15 @@ def test_tiles_are_as_tall_as_waves_are_few(m: int, n: int, consumers: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "tokens"), [(65, 8192, 128), (256, 8192, 256), (300, 264, 128), (512, 8192, 256)]
+    ("m", "n", "tokens"),
+    [
+        (65, 8192, 128),
+        (256, 8192, 256),
+        (300, 264, 128),
+        (512, 8192, 256),
+        (200, 4300, 256),
+        (200, 8500, 256),
+    ],
 )
 def test_packed_weights_are_decoded_in_the_tiles_that_take_the_least_time(
     m: int, n: int, tokens: int
@@ -334,6 +342,8 @@ def in_form(operand: MXTensor, side: str, form: str) -> Operand:
 
 SIZES = [(1, 8, 32), (5, 130, 96), (16, 64, 160), (40, 300, 2080), (64, 200, 544), (100, 257, 416)]
 SIZES += [(300, 136, 2112), (520, 1000, 1056), (4100, 72, 288)]
+# Tiles of 256 tokens; in the second, one block has two of them.
+SIZES += [(200, 4300, 672), (200, 8500, 288)]
 SIZES += [(40, 8584, 352)]  # more tiles of a packed weight than multiprocessors, 3 groups of k each
 
 

@@ -226,9 +226,9 @@ def test_few_rows_meet_a_packed_weight_in_place(recorder: Recorder) -> None:
 
 
 def test_many_rows_unpack_the_weight_first(recorder: Recorder) -> None:
-    a, b = quantized(1024, 256), quantized(384, 256)
+    a, b = quantized(1152, 256), quantized(384, 256)
     left, weight = folded(a, "a"), packed(b)
-    out = torch.empty(1024, 384, dtype=torch.bfloat16)
+    out = torch.empty(1152, 384, dtype=torch.bfloat16)
     plan_for(left, weight).run(left, weight, out, NO_ARGS)
     assert recorder.names == ["unpack_tiles", "gemm_folded"]
     unpack = launch.UNPACK.unpack(recorder.started[0].parameters)

@@ -25,6 +25,7 @@ from mxgemm.backends.flydsl_gfx1250.config import (
 )
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import Activation, Epilogue
+from mxgemm.errors import UnsupportedProblem
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
 from mxgemm.runtime.flydsl_compile import CompiledKernel
 from mxgemm.tensor import OperandLayout
@@ -138,6 +139,69 @@ def test_impossible_tiles_are_rejected(fields, match):
     assert match in rejection.detail
 
 
+LARGE, MEDIUM, SMALL = cost.CANDIDATES
+FUSED = Epilogue(bias=torch.float32)
+STRIPED = OperandSpec(layout=OperandLayout.of("row_major", "scale_32x8"))
+WALK_NEEDS = "needs 10 or more K tiles for a walk, and not 1 more than a multiple of 8, got "
+
+
+@pytest.mark.parametrize(
+    ("fields", "choice", "message"),
+    [
+        ({"k": 1152}, cost.Choice(LARGE, 1, 9, walk_columns=1), f"SHAPE: .*{WALK_NEEDS}9, for"),
+        ({"k": 2176}, cost.Choice(LARGE, 1, 17, walk_columns=1), f"SHAPE: .*{WALK_NEEDS}17, for"),
+        ({"k": 4096}, cost.Choice(LARGE, 1, 32, walk_columns=2), "0 to 1 workgroups .*, got 2"),
+        ({"k": 4096}, cost.Choice(LARGE, 1, 32, walk_columns=-1), "0 to 1 workgroups .*, got -1"),
+        (
+            {"k": 4096},
+            cost.Choice(LARGE, 2, 16, walk_columns=1),
+            "one part for a walk, got 2 parts of 16 K tiles",
+        ),
+        (
+            {"k": 4096},
+            cost.Choice(SMALL, 1, 32, walk_columns=1),
+            "EPILOGUE: a walk needs the tile 256x256x128.*got 64x256x256",
+        ),
+        (
+            {"k": 4096, "epilogue": FUSED},
+            cost.Choice(LARGE, 1, 32, walk_columns=1),
+            "EPILOGUE: a walk needs .* at most a factor alpha, got .*bias",
+        ),
+        ({"k": 4096}, cost.Choice(SMALL, 0, 32), "K in 1 to 32 parts, got 0"),
+        ({"k": 1 << 18}, cost.Choice(SMALL, 64, 32), "K in 1 to 32 parts, got 64"),
+        ({"k": 4096}, cost.Choice(SMALL, 1, 31), "cover 32 K tiles.*got 1 parts of 31 K tiles"),
+        ({"k": 4096}, cost.Choice(SMALL, 3, 8), "cover 32 K tiles.*got 3 parts of 8 K tiles"),
+        ({"k": 4096}, cost.Choice(SMALL, 5, 8), "none of them empty, got 5 parts of 8 K tiles"),
+        ({"k": 1280}, cost.Choice(SMALL, 2, 5), "multiple of 8 K tiles, got 2 parts of 5 K tiles"),
+        ({}, cost.Choice(TileConfig(tile_m=512), 1, 1), "SHAPE: tile 512x.*up to 256"),
+        ({}, cost.Choice(TileConfig(num_stages=2), 1, 1), "3 data stages or more"),
+        ({}, cost.Choice(TileConfig(num_stages=9), 1, 1), "MEMORY: .*327680 bytes of LDS, got"),
+        (
+            {"n": 65_536 * 128},
+            cost.Choice(TileConfig(tile_n=128), 1, 1),
+            "65535 workgroups along N, got 65536",
+        ),
+        ({"device": DeviceSpec.parse("gfx950")}, cost.Choice(SMALL, 1, 1), "ARCH: .*got gfx950"),
+        ({"a": STRIPED}, cost.Choice(SMALL, 1, 1), "LAYOUT: a must have .*scale_32x8"),
+    ],
+)
+def test_a_choice_that_no_kernel_does_is_refused_with_required_and_actual(fields, choice, message):
+    with pytest.raises(UnsupportedProblem, match=message):
+        BACKEND.plan_with(problem(**fields), choice)
+
+
+@pytest.mark.parametrize("k", [32, 1152, 1280, 4096, 4128])
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (70, 3000), (8192, 8192)])
+def test_every_candidate_is_accepted(m, n, k):
+    for choice in cost.candidates(m, n, k):
+        assert BACKEND.plan_with(problem(m=m, n=n, k=k), choice).config.tile == choice.tile
+
+
+@pytest.mark.parametrize("empty", ["m", "n", "k"])
+def test_empty_problems_have_plans(empty):
+    assert BACKEND.plan(problem(**{empty: 0})).config.splits == 1
+
+
 def row_address(form: CodesForm, row: int, chunk: int) -> int:
     """LDS byte of a chunk, from the description of the form."""
     if form is CodesForm.ROW_MAJOR:
@@ -222,6 +286,21 @@ def test_modelled_time_is_never_below_the_matrix_pipes_own():
     assert BACKEND.modelled_ms(one_each) > BACKEND.modelled_ms(BACKEND.plan(large))
     split = problem(m=16, n=4096, k=16384)
     assert BACKEND.modelled_ms(BACKEND.plan(split)) > 1e3 * 4096 * 16384 / 2 / 23.3e12
+
+
+@pytest.mark.parametrize("size", [256, 8192])
+def test_the_model_ignores_what_it_says_and_nothing_else(size):
+    sizes = {"m": size, "n": size, "k": size}
+    packed = OperandSpec(layout=OperandLayout.of("tile_16x16", "scale_k_major"))
+    plain = problem(**sizes)
+    choice = cost.choose(size, size, size, walks=False)
+    alike = {
+        BACKEND.modelled_ms(BACKEND.plan_with(each, choice))
+        for each in (plain, problem(**sizes, a=packed, b=packed), problem(**sizes, epilogue=FUSED))
+    }
+    assert (len(alike) == 1) == (BACKEND.model_ignores == "the operands' layouts and the epilogue")
+    other = BACKEND.plan_with(problem(**sizes, out_dtype=torch.bfloat16), choice)
+    assert BACKEND.modelled_ms(other) not in alike
 
 
 def kernel(*sizes: int) -> CompiledKernel:

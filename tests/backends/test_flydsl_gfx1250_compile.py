@@ -2,12 +2,17 @@
 the same instructions in text and code object.
 """
 
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
+import mxgemm
 from backends import gfx1250_configurations as configurations
 from backends.gfx1250_configurations import (
     OTHERS_PER_WMMA,
@@ -18,12 +23,12 @@ from backends.gfx1250_configurations import (
     steady_loop,
 )
 from backends.gfx1250_kernels import LARGE, SHIPPED, compiled, needs_compiler
-from mxgemm.backends.flydsl_gfx1250 import places
+from mxgemm.backends.flydsl_gfx1250 import launch, places
 from mxgemm.backends.flydsl_gfx1250.config import KernelSpec
 from mxgemm.emulator import Machine
 from mxgemm.emulator.arguments import pack_arguments
 from mxgemm.errors import BackendUnavailable
-from mxgemm.runtime import flydsl_compile
+from mxgemm.runtime import flydsl_compile, import_closure
 
 pytestmark = [pytest.mark.compile, needs_compiler]
 
@@ -131,10 +136,6 @@ def test_kernels_use_lower_register_halves_only():
 
 def test_callers_environment_stays_as_it_is(monkeypatch, tmp_path):
     """FlyDSL's own settings are made in the child only, and the caller's do not reach it."""
-    import os
-
-    from mxgemm.backends.flydsl_gfx1250 import launch
-
     monkeypatch.setenv("MXGEMM_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("FLYDSL_COMPILE_OPT_LEVEL", "0")
     before = dict(os.environ)
@@ -150,7 +151,7 @@ def test_a_kernel_that_does_not_compile_is_a_typed_error(monkeypatch, tmp_path):
     monkeypatch.setenv("MXGEMM_CACHE_DIR", str(tmp_path))
     with pytest.raises(BackendUnavailable, match="no_such_function"):
         flydsl_compile.compile_kernel(
-            "mxgemm.backends.flydsl_gfx1250.kernel:no_such_function", None, ()
+            "mxgemm.backends.flydsl_gfx1250.kernel:no_such_function", None
         )
     assert not list(tmp_path.rglob("*.json"))
 
@@ -167,3 +168,48 @@ def test_argument_buffer_is_what_the_code_object_asks_for(name):
             values[at] = (1 << 47) + at if argument.is_pointer else values[at]
         values[-2:] = 0.37, -1.7  # alpha, beta
         assert places.pack(kernel, values) == bytes(pack_arguments(info, tuple(values)))
+
+
+EXECUTED = """
+import os, sys, torch
+from pathlib import Path
+from mxgemm.backends.flydsl_gfx1250.config import SplitSumSpec
+from mxgemm.epilogue import Activation, Epilogue
+from mxgemm.runtime import flydsl_compile, rocm_linker
+
+folder = Path(sys.argv[1])
+linked = folder / "rocm" / rocm_linker.IN_ROCM
+linked.parent.mkdir(parents=True)
+linked.symlink_to(rocm_linker.find().path)
+epilogue = Epilogue(bias=torch.float32, activation=Activation.GELU_TANH, c=torch.float16)
+request = {"builder": sys.argv[2], "argument": SplitSumSpec(torch.float32, epilogue)}
+files = set()
+sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
+flydsl_compile.serve({**request, "folder": folder, "parent": os.getppid()})
+sys.setprofile(None)
+print(*files, sep="\\n")
+"""
+
+
+def test_every_file_of_ours_that_a_build_executes_is_in_the_kernels_name(tmp_path):
+    """But for packages on the way to a module, which are executed and build nothing."""
+    builder = "mxgemm.backends.flydsl_gfx1250.reduce:build_split_sum"
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTED, tmp_path, builder],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    package = Path(mxgemm.__file__).parent
+    executed = {
+        str(path.relative_to(package).with_suffix("")).replace(os.sep, ".")
+        for path in map(Path, done.stdout.splitlines())
+        if path.is_relative_to(package) and path.name != "__init__.py"
+    }
+    named = import_closure.sources(flydsl_compile.__name__, builder.partition(":")[0])
+    kernel = {"reduce", "store", "activation", "registers"}
+    assert {f"backends.flydsl_gfx1250.{name}" for name in kernel} <= executed
+    assert {f"mxgemm.{name}" for name in executed} <= set(named)
+    assert "mxgemm.epilogue" in named

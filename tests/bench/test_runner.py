@@ -245,9 +245,11 @@ def modelled(broken, monkeypatch):
     """A backend for an emulated device, with a model of time."""
     monkeypatch.setattr(Broken, "check", lambda self, problem: None)
     monkeypatch.setattr(Broken, "modelled_ms", lambda self, plan: 0.25, raising=False)
+    monkeypatch.setattr(Broken, "model_ignores", "everything", raising=False)
     return broken
 
 
+MODEL = "model of an emulated device, which ignores everything"
 EMULATED = {"device": "gfx1250:emulated", "baseline": "broken"}
 
 
@@ -271,7 +273,7 @@ def test_modelled_row_is_marked_and_verified(path, modelled):
     for row in found.rows:
         assert row.who == "broken (modelled)"
         assert 0 <= row.oracle["worst"] <= 1
-        assert row.reason == "model of an emulated device; run and verified in the emulator"
+        assert row.reason == f"{MODEL}; run and verified in the emulator"
         assert row.roofs == {}
 
 
@@ -285,6 +287,7 @@ def test_large_emulated_product_is_modelled_without_being_run(path, modelled, mo
     monkeypatch.setattr(runner, "EMULATED_FLOPS", 2 * 32**3)
     monkeypatch.setattr(Broken, "launch", lambda *rest: pytest.fail("run to be modelled"))
     monkeypatch.setattr(Broken, "prepare", lambda *rest: pytest.fail("prepared to be modelled"))
+    monkeypatch.setattr(distributions, "sample", lambda *rest: pytest.fail("drawn to be modelled"))
     names = ["broken", "broken/prepared"]
     made = suite(
         {"kind": "square", "sizes": [64]}, variants=names, stages=["gemm", "total"], **EMULATED
@@ -292,7 +295,7 @@ def test_large_emulated_product_is_modelled_without_being_run(path, modelled, mo
     _, found = execute(path, made)
     by_stage = {(r.variant, r.stage): r for r in found.rows}
     for name in names:
-        assert by_stage[name, "gemm"].reason == "model of an emulated device; not run"
+        assert by_stage[name, "gemm"].reason == f"{MODEL}; not run"
         assert by_stage[name, "gemm"].oracle == {}
         assert "a model of the gemm alone, got total" in by_stage[name, "total"].reason
     assert by_stage["broken/prepared", "gemm"].speedup == 1.0

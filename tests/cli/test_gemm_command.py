@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +216,30 @@ def test_gemm_replaces_a_result_only_with_force(run: Any, here: Path) -> None:
 
 def test_gemm_names_its_result_npy(run: Any, here: Path) -> None:
     assert_fails(run("gemm", "a.npy", "b.npy", "-o", "c.txt"), r"must be a \.npy file, got c\.txt")
+
+
+class Talker(Emulated):
+    """A backend that says what it does."""
+
+    name = "talker"
+
+    def launch(self, *arguments: Any) -> None:
+        logging.getLogger("mxgemm").debug("multiplying [bold]by hand")
+        super().launch(*arguments)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_gemm_says_on_a_terminal_what_goes_on(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr(dispatch, "BACKENDS", (Talker(),))
+    monkeypatch.setattr(dispatch.cache, "plans", {})
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    logger = logging.getLogger("mxgemm")
+    before = logger.level, list(logger.handlers)
+    status, out, err = run("gemm", "a.npy", "b.npy", "--emulate", "-o", "c.npy", "--json")
+    assert status == 0
+    assert json.loads(out)["emulated"] is True
+    assert ("multiplying [bold]by hand" in err) == terminal
+    assert terminal or err == ""
+    assert (logger.level, logger.handlers) == before

@@ -145,6 +145,9 @@ class PreparedOperand:
     device: torch.device
     spec: OperandSpec = field(init=False)
 
+    buffers: ClassVar[tuple[torch.Tensor, ...]] = ()
+    """None that a caller can reach; compare `MXTensor.buffers`."""
+
     def __post_init__(self) -> None:
         source = self.source
         spec = OperandSpec(source.format, source.layout, source.rotation, self.backend)
@@ -354,6 +357,7 @@ class GemmPlan:
             (problem.m, problem.n),
             a.device,
             prescale=a.prescale * b.prescale,
+            operands=(a.buffers, b.buffers),
             out=out,
             out_dtype=problem.out_dtype if out is None else None,
             **epilogue,

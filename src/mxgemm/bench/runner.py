@@ -270,7 +270,7 @@ class Runner:
         entry.row = replace(
             entry.row,
             status=MODELLED,
-            reason=f"model of an emulated device; "
+            reason=f"model of an emulated device, which ignores {work.model_ignores}; "
             f"{'run and verified in the emulator' if checked else 'not run'}",
         )
         if checked:

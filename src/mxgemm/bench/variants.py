@@ -12,6 +12,8 @@ by name, so that it is never replaced by another.
 
 from __future__ import annotations
 
+import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +30,9 @@ from mxgemm.bench.errors import SuiteError, Unavailable
 from mxgemm.bench.operands import Operands
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import EpilogueArgs
-from mxgemm.matmul import problem_for
+from mxgemm.formats import MXFP4
+from mxgemm.layouts.base import round_up
+from mxgemm.problem import GemmProblem, OperandSpec
 from mxgemm.quantizers import quantize
 from mxgemm.tensor import CANONICAL, MXTensor, OperandLayout
 
@@ -40,7 +44,13 @@ Call = Callable[[], object]
 
 @runtime_checkable
 class ModelsTime(Protocol):
-    """What a backend of an emulated device adds to be benchmarked: a model of its launch."""
+    """What a backend of an emulated device adds to be benchmarked: a model of its launch.
+
+    Attributes:
+        model_ignores: in what launches may differ of which the model knows nothing.
+    """
+
+    model_ignores: str
 
     def modelled_ms(self, plan: GemmPlan) -> float:
         """Return the modelled time of one launch in milliseconds."""
@@ -59,6 +69,7 @@ class Work:
             checked.
         check: returns what is wrong with the first call's result, "" for nothing; may be None.
         modelled_ms: time by a model where the device is emulated; then nothing is timed.
+        model_ignores: what that model does not look at.
     """
 
     make: Callable[[], Call]
@@ -68,6 +79,7 @@ class Work:
     expected: Callable[[], Expected] | None = None
     check: Callable[[object], str] | None = None
     modelled_ms: float | None = None
+    model_ignores: str = ""
 
 
 class Variant(ABC):
@@ -110,40 +122,55 @@ class BackendVariant(Variant):
     def work(self, case: Case, operands: Operands, stage: str, device: DeviceSpec) -> Work:
         if device.emulated and stage != "gemm":
             raise Unavailable(f"{self.name}: {device} has a model of the gemm alone, got {stage}")
-        a = operands.a.relayout(self.layout)
+        forms = functools.cache(
+            lambda: (operands.a.relayout(self.layout), operands.b.relayout(self.layout))
+        )
+        a_bytes, b_bytes = (_stored_bytes(self.layout, rows, case.k) for rows in (case.m, case.n))
         if stage == "relayout":
             return Work(
                 make=lambda: _relayout_call(operands.a, self.layout),
-                bytes_moved=operands.a.nbytes + a.nbytes,
+                bytes_moved=operands.a.nbytes + a_bytes,
                 layout=str(self.layout),
             )
-        b = operands.b.relayout(self.layout)
         dtype = getattr(torch, case.out_dtype)
-        problem = problem_for(a, b, out_dtype=dtype, device=device)
+        spec = OperandSpec(layout=self.layout)
+        problem = GemmProblem(
+            m=case.m,
+            n=case.n,
+            k=round_up(case.k, MXFP4.block),
+            a=spec,
+            b=spec,
+            out_dtype=dtype,
+            device=device,
+        )
         plan = dispatch.plan(problem, backend=self.backend)
         if stage == "prepare":
             return Work(
-                make=lambda: _prepare_call(plan, b),
-                bytes_moved=b.nbytes + plan.prepare_b(b).nbytes,
+                make=lambda: _prepare_call(plan, forms()[1]),
+                bytes_moved=b_bytes + plan.prepare_b(forms()[1]).nbytes,
                 plan=plan.summary,
                 layout=PREPARED,
             )
-        weight_bytes = b.nbytes
+        weight_bytes = b_bytes
         if self.prepared:
-            # A model of time does not look at what an emulated device would prepare at length.
-            weight_bytes = b.nbytes if device.emulated else plan.prepare_b(b).nbytes
+            # A model of time looks at no data: most emulated products are never run.
+            weight_bytes = b_bytes if device.emulated else plan.prepare_b(forms()[1]).nbytes
             problem = replace(problem, b=replace(problem.b, prepared_by=self.backend))
             plan = dispatch.plan(problem, backend=self.backend)
         total = stage == "total"
         out_bytes = case.m * case.n * dtype.itemsize
         source_bytes = case.m * case.k * operands.source_a.element_size() if total else 0
+        modelled_ms, model_ignores = _model(plan, device)
         return Work(
-            make=lambda: self._gemm_call(plan, a, b, dtype, operands.source_a if total else None),
-            bytes_moved=a.nbytes + weight_bytes + out_bytes + source_bytes,
+            make=lambda: self._gemm_call(
+                plan, *forms(), dtype, operands.source_a if total else None
+            ),
+            bytes_moved=a_bytes + weight_bytes + out_bytes + source_bytes,
             plan=plan.summary,
             layout=PREPARED if self.prepared else str(self.layout),
             expected=lambda: operands.expected(plan.backend.accumulation(problem)),
-            modelled_ms=_modelled_ms(plan, device),
+            modelled_ms=modelled_ms,
+            model_ignores=model_ignores,
         )
 
     def _gemm_call(
@@ -225,17 +252,25 @@ def _prepare_call(plan: GemmPlan, b: MXTensor) -> Callable[[], PreparedOperand]:
     return lambda: plan.prepare_b(b)
 
 
-def _modelled_ms(plan: GemmPlan, device: DeviceSpec) -> float | None:
-    """Return a model's time of a launch on an emulated device, None where it is real.
+def _stored_bytes(layout: OperandLayout, rows: int, k: int) -> int:
+    """Return the bytes of a quantized matrix's two buffers."""
+    blocks = -(-k // MXFP4.block)
+    codes = layout.codes.storage_shape(rows, blocks * MXFP4.block // 2)
+    return math.prod(codes) + math.prod(layout.scales.storage_shape(rows, blocks))
+
+
+def _model(plan: GemmPlan, device: DeviceSpec) -> tuple[float | None, str]:
+    """Return a model's time of a launch on an emulated device and what the model ignores; None and
+    nothing where the device is real.
 
     Raises:
         Unavailable: the backend runs emulated but has no model of time.
     """
     if not device.emulated:
-        return None
+        return None, ""
     if not isinstance(plan.backend, ModelsTime):
         raise Unavailable(
             f"{plan.backend.name} on {device}: emulated devices give modelled rows only, "
             "got a backend without modelled_ms(plan)"
         )
-    return plan.backend.modelled_ms(plan)
+    return plan.backend.modelled_ms(plan), plan.backend.model_ignores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +12,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column, Table
 from rich.text import Text
 
 PIPED_WIDTH = 200
@@ -106,6 +115,52 @@ def progress(title: str) -> Iterator[Advance]:
             bar.update(task, completed=done, total=total, what=printable(what))
 
         yield advance
+
+
+@contextmanager
+def activity(what: str) -> Iterator[None]:
+    """Show on stderr for how long `what` has been going on, and the last that mxgemm's log said of
+    it; nothing where stderr is no terminal.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    line = Progress(
+        SpinnerColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+        console=console,
+        transient=True,
+        expand=True,
+    )
+    with line:
+        task = line.add_task(what)
+        with _log_shown_by(lambda text: line.update(task, description=printable(text))):
+            yield
+
+
+@contextmanager
+def _log_shown_by(show: Callable[[str], object]) -> Iterator[None]:
+    """Call `show` with every message of mxgemm's log, down to those for debugging."""
+    logger, handler = logging.getLogger("mxgemm"), _Shown(show)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Shown(logging.Handler):
+    def __init__(self, show: Callable[[str], object]) -> None:
+        super().__init__()
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._show(record.getMessage())
 
 
 def _plain(value: Any) -> Any:

@@ -89,18 +89,19 @@ def run(args: argparse.Namespace) -> int:
     bias = None if args.bias is None else _bias(args.bias).to(device.torch_device)
     plan = _plan(args, device, a.tensor, b.tensor, bias)
     start = time.perf_counter()
-    result = mxgemm.gemm(
-        a.tensor,
-        b.tensor,
-        alpha=args.alpha,
-        bias=bias,
-        activation=args.activation,
-        out_dtype=DTYPES[args.out_dtype],
-        numerics=args.numerics,
-        backend=plan.backend.name,
-        device=device,
-    )
-    _wait(device)
+    with console.activity(f"gemm on {plan.backend.name}"):
+        result = mxgemm.gemm(
+            a.tensor,
+            b.tensor,
+            alpha=args.alpha,
+            bias=bias,
+            activation=args.activation,
+            out_dtype=DTYPES[args.out_dtype],
+            numerics=args.numerics,
+            backend=plan.backend.name,
+            device=device,
+        )
+        _wait(device)
     seconds = time.perf_counter() - start
     with output_file(args.output, force=args.force) as partial, partial.open("wb") as file:
         np.save(file, result.float().cpu().numpy(), allow_pickle=False)
@@ -216,6 +217,7 @@ def _summary(
 def _print(summary: dict[str, Any]) -> None:
     out = console.stdout()
     where = " (emulated)" if summary["emulated"] else ""
+    of_emulation = " of this CPU, compilation included" if summary["emulated"] else ""
     rows = [
         ("result", f"{'x'.join(map(str, summary['shape']))} {summary['out_dtype']}"),
         ("backend", f"{summary['backend']}: {summary['plan']}"),
@@ -227,7 +229,7 @@ def _print(summary: dict[str, Any]) -> None:
             )
             for side, v in summary["sqnr_db"].items()
         ),
-        ("time", f"{1e3 * summary['seconds']:.2f} ms"),
+        ("time", f"{1e3 * summary['seconds']:.2f} ms{of_emulation}"),
         ("stored in", summary["output"]),
     ]
     console.show(out, summary["problem"], ("what", "value"), rows)

@@ -4,14 +4,16 @@ same one do not disturb each other.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from mxgemm import settings
-from mxgemm.atomic_write import output_file
-from mxgemm.errors import CheckpointError
+from mxgemm.runtime.work_folder import work_folder
+
+logger = logging.getLogger("mxgemm")
 
 _CHECKSUM_BYTES = 32
 """SHA-256, behind the content of every file."""
@@ -26,22 +28,37 @@ def digest(parts: list[str]) -> str:
 def cached(folder: str, name: str, build: Callable[[], bytes]) -> bytes:
     """Return the content of `<cache>/<folder>/<name>`, built and kept when it is not there.
 
-    A cache that cannot be written is no reason to fail: every process then builds the content anew.
-    Nor is a damaged file: it is built and written again.
+    A cache that cannot be written is no reason to fail: every process then builds the content anew,
+    and says so once. Nor is a damaged file: it is built and written again.
 
     Args:
         folder: relative folder, for people: the kind and architecture of the code.
         name: file name; must change with everything that the content depends on.
         build: makes the content.
     """
-    path = settings.cache_dir() / folder / name
+    try:
+        path = settings.cache_dir() / folder / name
+    except ValueError as error:
+        _warn(str(error))
+        return build()
     kept = _read(path)
     if kept is not None:
         return kept
     content = build()
-    with suppress(OSError, CheckpointError):
+    try:
         _write(path, content)
+    except OSError as error:
+        _warn(str(error))
     return content
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    logger.warning(
+        "%s: needs a folder to keep compiled kernels in, got %s; every process compiles them anew",
+        settings.CACHE_DIR.variable,
+        reason,
+    )
 
 
 def _read(path: Path) -> bytes | None:
@@ -55,9 +72,10 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with output_file(path, force=True) as partial:
+    with work_folder(path.parent) as folder:
+        partial = folder / path.name
         partial.write_bytes(content + _checksum(content))
+        partial.replace(path)
 
 
 def _checksum(content: bytes) -> bytes:

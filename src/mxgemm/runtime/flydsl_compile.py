@@ -1,39 +1,49 @@
 """FlyDSL kernels to gfx1250 code objects, on any machine, in a child process, kept on disk.
 
 FlyDSL is steered by environment variables and links with a `ld.lld` that it looks for in a ROCm
-folder. Both are set up in a child process that lives for one kernel, so that the caller's
-environment stays as it is and FlyDSL need not be imported here. Run as a module this file is that
-child.
+folder. Both are set up in a child process that lives for one kernel and never longer than its
+parent, so that the caller's environment stays as it is and FlyDSL need not be imported here.
 """
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import importlib
 import importlib.metadata
 import json
+import logging
+import os
 import pickle
 import re
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import mxgemm
 from mxgemm import settings
 from mxgemm.errors import BackendUnavailable
-from mxgemm.runtime import disk_cache
+from mxgemm.runtime import disk_cache, import_closure, rocm_linker
+from mxgemm.runtime.work_folder import work_folder
+
+logger = logging.getLogger("mxgemm")
 
 ARCH = "gfx1250"
 VERSIONS = ((0, 4, 2), (0, 6, 0))
 """FlyDSL versions that the kernels compile with: from the first to below the second."""
-LLD_VERSIONS = range(19, 25)
-"""Debian's numbered lld packages that link code object v6; lld 18 refuses its ABI version."""
 TIMEOUT_S = 600
 FORMAT = 1
 """Of the files on disk; part of their name."""
+FOLDER = "flydsl"
+"""In the cache."""
 RESULT = "result.json"
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 
 
 class CompilationFailed(BackendUnavailable):
@@ -65,32 +75,20 @@ class CompiledKernel:
     resources: dict[str, int]
 
 
-def installed_version() -> tuple[int, ...] | None:
+def installed_version() -> str | None:
     """Return FlyDSL's version, None where it is not installed; imports nothing."""
     try:
-        text = importlib.metadata.version("flydsl")
+        return importlib.metadata.version("flydsl")
     except importlib.metadata.PackageNotFoundError:
         return None
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
-def find_linker() -> Path | None:
-    """Return the ld.lld to link with: the ROCm folder's of the setting, ROCm's usual one, or
-    Debian's; None for none.
-    """
-    folders = [settings.ROCM_PATH.read(), "/opt/rocm"]
-    candidates = [Path(folder) / "llvm/bin/ld.lld" for folder in folders if folder]
-    for path in candidates:
-        if path.exists():
-            return path
-    for version in reversed(LLD_VERSIONS):
-        found = shutil.which(f"ld.lld-{version}")
-        if found:
-            return Path(found)
-    return None
+def release(version: str) -> tuple[int, ...]:
+    """Return the three numbers of a version: (0, 4, 2) of "0.4.2.dev1+local"."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def compile_kernel(builder: str, argument: object, sources: tuple[Path, ...]) -> CompiledKernel:
+def compile_kernel(builder: str, argument: object) -> CompiledKernel:
     """Return the kernel that `builder` builds from `argument`, from disk where it was compiled
     before.
 
@@ -99,21 +97,29 @@ def compile_kernel(builder: str, argument: object, sources: tuple[Path, ...]) ->
             launcher, its placeholder arguments, the lanes of a workgroup and its dynamic LDS in
             bytes.
         argument: picklable, with a `repr` that names it wholly.
-        sources: files whose content the kernel depends on.
 
     Raises:
-        CompilationFailed: FlyDSL or the linker did not succeed.
+        CompilationFailed: FlyDSL or the linker did not succeed, or not in time.
+        NoLinker: there is no linker.
     """
-    name = _cache_name(builder, argument, sources)
+    linker = rocm_linker.find()
+    name = cache_name(builder, argument, linker)
     text = disk_cache.cached(
-        "flydsl", name, lambda: _to_bytes(_compile_in_child(builder, argument))
+        FOLDER, name, lambda: _to_bytes(_compile_in_child(builder, argument, linker))
     )
     return _from_bytes(text)
 
 
-def _cache_name(builder: str, argument: object, sources: tuple[Path, ...]) -> str:
-    parts = [builder, repr(argument), str(installed_version()), mxgemm.__version__, str(FORMAT)]
-    parts += [source.read_text() for source in (Path(__file__), *sources)]
+def cache_name(builder: str, argument: object, linker: rocm_linker.Linker) -> str:
+    """Return the name of a kernel's file, which changes with all that the kernel depends on: the
+    argument, every source file of ours that the builder imports, and the versions of FlyDSL and of
+    the linker.
+    """
+    parts = [builder, repr(argument), str(installed_version()), linker.version]
+    parts += [mxgemm.__version__, str(FORMAT)]
+    files = import_closure.sources(__name__, builder.partition(":")[0])
+    for module in sorted(files):
+        parts += [module, hashlib.sha256(files[module]).hexdigest()]
     return f"{disk_cache.digest(parts)}.json"
 
 
@@ -128,29 +134,67 @@ def _from_bytes(content: bytes) -> CompiledKernel:
     return CompiledKernel(**data)
 
 
-def _compile_in_child(builder: str, argument: object) -> CompiledKernel:
-    linker = find_linker()
-    if linker is None:
+def _compile_in_child(builder: str, argument: object, linker: rocm_linker.Linker) -> CompiledKernel:
+    what = f"FlyDSL on {builder} for {argument}"
+    function = builder.rpartition(":")[2]
+    logger.info("compiling a kernel, %s: 5 to 30 s, the first time only", function)
+    start = time.perf_counter()
+    try:
+        with work_folder(*_work_places()) as folder:
+            kernel = _from_bytes(_run_child(builder, argument, linker.path, folder))
+    except subprocess.TimeoutExpired as error:
         raise CompilationFailed(
-            "FlyDSL: needs ld.lld 19 or later, got none; install lld-19 or set MXGEMM_ROCM_PATH"
-        )
-    with tempfile.TemporaryDirectory(prefix="mxgemm-flydsl-") as folder:
-        linked = Path(folder) / "rocm/llvm/bin/ld.lld"
-        linked.parent.mkdir(parents=True)
-        linked.symlink_to(linker)
-        request = {"builder": builder, "argument": argument, "folder": folder}
-        child = subprocess.run(  # noqa: S603  our own interpreter and module
-            [sys.executable, "-c", _CHILD],
-            input=pickle.dumps(sys.path) + pickle.dumps(request),
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        result = Path(folder) / RESULT
-        if child.returncode != 0 or not result.exists():
-            output = (child.stdout + child.stderr).decode(errors="replace")
-            raise CompilationFailed(f"FlyDSL on {builder} for {argument!r}: {output[-2000:]}")
-        return _from_bytes(result.read_bytes())
+            f"{what}: must end within {TIMEOUT_S} s, did not; is the machine overloaded or short "
+            f"of memory?"
+        ) from error
+    except (OSError, _ChildFailed) as error:
+        raise CompilationFailed(f"{what}: {error}") from error
+    logger.debug("compiled %s in %.1f s", what, time.perf_counter() - start)
+    return kernel
+
+
+def _work_places() -> list[Path]:
+    """Return where a child may work, the best first."""
+    places = []
+    with suppress(OSError):  # no folder for temporary files can be written
+        places.append(Path(tempfile.gettempdir()))
+    with suppress(ValueError):
+        places.append(settings.cache_dir() / FOLDER)
+    return places
+
+
+class _ChildFailed(Exception):
+    """How the child ended and what it said last."""
+
+
+def _run_child(builder: str, argument: object, linker: Path, folder: Path) -> bytes:
+    """Return what the child leaves in `folder`."""
+    linked = folder / "rocm" / rocm_linker.IN_ROCM
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(linker)
+    request = {"builder": builder, "argument": argument, "folder": folder, "parent": os.getpid()}
+    # In its own folder: the caller's may be gone, or hold modules that are not meant.
+    child = subprocess.run(  # noqa: S603  our own interpreter and module
+        [sys.executable, "-c", _CHILD],
+        input=pickle.dumps(_import_path()) + pickle.dumps(request),
+        cwd=folder,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    result = folder / RESULT
+    if child.returncode == 0 and result.exists():
+        return result.read_bytes()
+    output = (child.stdout + child.stderr).decode(errors="replace")[-2000:]
+    raise _ChildFailed(f"the compiler ended with status {child.returncode}: {output}")
+
+
+def _import_path() -> list[str]:
+    """Return where this process imports from, for one that runs in another folder."""
+    with suppress(FileNotFoundError):
+        here = Path.cwd()
+        return [str(here / entry) for entry in sys.path]
+    return [entry for entry in sys.path if Path(entry).is_absolute()]
 
 
 _CHILD = """
@@ -163,6 +207,7 @@ flydsl_compile.serve(pickle.load(sys.stdin.buffer))
 
 def serve(request: dict[str, object]) -> None:
     """Compile one kernel in this process, which then must end: it sets FlyDSL's variables."""
+    _end_with_parent(request["parent"])
     folder = Path(str(request["folder"]))
     dump = folder / "dump"
     settings.steer_this_process(
@@ -173,13 +218,14 @@ def serve(request: dict[str, object]) -> None:
         FLYDSL_DEBUG_DUMP_ASM="1",
         FLYDSL_DUMP_DIR=str(dump),
     )
-    import flydsl.compiler as flyc
-
     module, _, function = str(request["builder"]).partition(":")
     build = getattr(importlib.import_module(module), function)
     launcher, placeholders, threads, lds_bytes = build(request["argument"])
+
+    import flydsl.compiler as flyc
+
     compiled = flyc.compile(launcher, *placeholders)
-    assembly = next(dump.rglob("*final_isa.s")).read_text()
+    assembly = next(dump.rglob("*final_isa.s")).read_text("utf-8")
     arguments, argument_bytes, symbol, resources = _metadata(assembly)
     kernel = CompiledKernel(
         code_object=_code_object(compiled._keepalive._ir_text),
@@ -192,6 +238,14 @@ def serve(request: dict[str, object]) -> None:
         resources=resources,
     )
     (folder / RESULT).write_bytes(_to_bytes(kernel))
+
+
+def _end_with_parent(parent: object) -> None:
+    """End this process at once when `parent` ends, however that is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        sys.exit("the parent is gone")
 
 
 def _metadata(

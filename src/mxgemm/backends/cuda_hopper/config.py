@@ -69,9 +69,10 @@ the way of the activations when those come (H200, m = 16: 13.6 us with 1, 13.3 w
 an earlier form, m = 1: 13.1 with 4, 14.4 with 12; 2026-11-30).
 """
 
-PACKED_LARGEST_M = 512
-"""Above, unpacking the weight for the folded kernel costs less than decoding it for every tile of
-tokens (H200, n = k = 8192, m = 1024: 137 instead of 143 us, 2026-11-30).
+PACKED_LARGEST_M = 1024
+"""Above, unpacking the weight for the folded kernel is thought to cost less than decoding it for
+every tile of tokens (H200, n = k = 8192, A folded, m = 1024: decoding 124.5 us, unpacking first
+131.6, 2026-11-30).
 """
 
 CANONICAL_LARGEST_M = 128
@@ -204,7 +205,7 @@ class DecodedConfig:
 
     Attributes:
         tokens: rows of A in a tile: 8, 16, 32, 64, 128 or 256.
-        stages: of the ring of folded operands.
+        stages: of the ring of folded operands, a multiple of 4.
         depth: groups of codes that a decoding lane holds or has asked for.
         canonical: the weight was not prepared.
         strict, plain, dtype: as of `FoldedConfig`.
@@ -336,7 +337,7 @@ def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> 
     tokens = _tokens(problem.m)
     if tokens > 128 and (canonical or folded.strict or _halves_are_faster(problem)):
         tokens = 128
-    stages, depth = (5, 1) if tokens > 128 else (8, 3)
+    stages, depth = (4, 1) if tokens > 128 else (8, 3)
     plain = folded.plain and tokens >= 64
     return DecodedConfig(tokens, stages, depth, canonical, folded.strict, plain, folded.dtype)
 

@@ -82,6 +82,51 @@ DEVICE void store_pair(void* base, int dtype, long long index, int count, bool p
   }
 }
 
+// What follows works on a thread's accumulators of a wgmma: values i .. i + 3 are those of two rows
+// that are 8 apart, at two neighbouring columns each.
+
+struct ColumnPowers {
+  int x, y;
+};
+
+// total * 2^(row power + column power), where `columns(i)` gives the powers of the columns of
+// values i .. i + 3. Easy powers multiply one after the other; others in halves of their sum.
+template <int kCount, typename Columns>
+DEVICE void scale_by_powers(float (&total)[kCount], int row0, int row1, Columns columns,
+                            bool easy) {
+  if (easy) {
+    const float r0 = power_of_two(row0), r1 = power_of_two(row1);
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      const ColumnPowers powers = columns(i);
+      const float c0 = power_of_two(powers.x), c1 = power_of_two(powers.y);
+      total[i] = total[i] * r0 * c0;
+      total[i + 1] = total[i + 1] * r0 * c1;
+      total[i + 2] = total[i + 2] * r1 * c0;
+      total[i + 3] = total[i + 3] * r1 * c1;
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const ColumnPowers powers = columns(i);
+    total[i] = scale_by_power(total[i], row0 + powers.x);
+    total[i + 1] = scale_by_power(total[i + 1], row0 + powers.y);
+    total[i + 2] = scale_by_power(total[i + 2], row1 + powers.x);
+    total[i + 3] = scale_by_power(total[i + 3], row1 + powers.y);
+  }
+}
+
+// 16 columns of 16-bit D from column 8 j on, as the four matrices of an stmatrix.
+template <int kDtype, int kCount>
+DEVICE void pack_columns(const float (&total)[kCount], int j, u32 (&words)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float* v = &total[(j + i / 2) * 4 + i % 2 * 2];
+    words[i] = kDtype == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
+  }
+}
+
 constexpr float kSqrtHalf = 0.70710678118654752f;
 constexpr float kInverseSqrtTwoPi = 0.39894228040143268f;
 constexpr float kGeluTanhScale = 0.79788456080286536f;  // sqrt(2 / pi)

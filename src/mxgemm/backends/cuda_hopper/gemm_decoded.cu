@@ -16,7 +16,8 @@
 // Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
 //            in gemm_folded.cu.
 // Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
-//            add it | ...; drained every kUnroll stages: more fill the instruction cache.
+//            add it | ...; drained every kUnroll stages: more fill the instruction cache, and with
+//            kStages of that number all addresses are constants.
 // Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
 //            shared memory and epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
@@ -31,10 +32,10 @@
 #define MX_TOKENS 256
 #endif
 #ifndef MX_STAGES
-#define MX_STAGES 5
+#define MX_STAGES 4
 #endif
 #ifndef MX_DEPTH
-#define MX_DEPTH 2
+#define MX_DEPTH 1
 #endif
 #ifndef MX_CANONICAL
 #define MX_CANONICAL 0
@@ -57,13 +58,14 @@ constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
 constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-constexpr int kUnroll = 4;
+constexpr int kUnroll = 4;                           // stages between drains
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
 constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
 constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
 constexpr int kPrefetchStep = 8;
+static_assert(kStages % kUnroll == 0, "a lap of the ring is a number of unrolled loops");
 static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
 
@@ -127,6 +129,7 @@ struct Decoder {
   Walk walk;
   int index, piece, lane;
   Cursor<kStages> stage;
+  u32 left, right;             // where in a stage the halves of this lane's first block go
   const u8* source = nullptr;  // packed: this lane's first block of the group it asks for next
   int token = 0, row = 0;      // where the tile starts
 
@@ -135,11 +138,17 @@ struct Decoder {
         tokens(a),
         shared(s),
         walk(gemm),
-        index((threadIdx.x - kConsumerThreads) / kWarpgroup),
-        piece(threadIdx.x / kWarp % 4),
+        index(uniform((threadIdx.x - kConsumerThreads) / kWarpgroup)),
+        piece(uniform(threadIdx.x / kWarp % 4)),
         lane(threadIdx.x % kWarp) {
     stage.advance(index);
+    // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
+    left = unit_row(0) * kTileK + ((2 * unit_step() ^ unit_row(0) % 8) << 4);
+    right = left ^ 16;
   }
+
+  // The lane that asks for this warpgroup's copies.
+  DEVICE bool asks() const { return piece == 0 && lane == 0; }
 
   // Numbers of tiles fit an int: 2^31 of them are terabytes.
   DEVICE const u8* tiles(int group) const {
@@ -158,9 +167,9 @@ struct Decoder {
   // Brings packed tiles near. Before the kernel before has finished too: it is a hint, and L2 stays
   // coherent.
   DEVICE void prefetch(int first, int count) const {
+    if (MX_CANONICAL || !asks() || index || token) return;  // other tokens share them
     count = min(count, walk.groups - first);
-    if (MX_CANONICAL || index || lane || token || count <= 0) return;
-    prefetch_bulk(tiles(first) + piece * count * kPieceBytes, count * kPieceBytes);
+    if (count > 0) prefetch_bulk(tiles(first), count * kTileBytes);
   }
 
   // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.
@@ -215,18 +224,14 @@ struct Decoder {
     if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
   }
 
-  // Folds one group into its stage and asks for the blocks of `next` in their place; after the
-  // fence, which would wait for them.
+  // Folds one group into its stage and asks for the blocks of `next` in their place.
   DEVICE void decode(Blocks& blocks, int group, int next, u32 powers) {
+    const u32 full = shared.full(stage.at), target = shared.folded(stage.at);
     mbarrier_wait(shared.empty(stage.at), stage.parity ^ 1);
-    if (piece == group / kDecoders % 4 && lane == 0) {
-      mbarrier_expect(shared.full(stage.at), kBoxBytes);
-      tma_load(shared.box(stage.at), &tokens, shared.full(stage.at), group * kTileK, token);
+    if (asks()) {  // before all else: a box takes longer than a group
+      mbarrier_expect(full, kBoxBytes);
+      tma_load(shared.box(stage.at), &tokens, full, group * kTileK, token);
     }
-    // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
-    const u32 target = shared.folded(stage.at) + unit_row(0) * kTileK;
-    const u32 chunk = 2 * unit_step(), swap = unit_row(0) % 8;
-    const u32 left = target + ((chunk ^ swap) << 4), right = target + (((chunk + 1) ^ swap) << 4);
     U32x2 entries[kUnits];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -240,14 +245,15 @@ struct Decoder {
       const U32x4& v = blocks.words[i];
       const U32x2 w0 = fold(v.x, entries[i]), w1 = fold(v.y, entries[i]);
       const U32x2 w2 = fold(v.z, entries[i]), w3 = fold(v.w, entries[i]);
-      store_shared_u32x4(left + i * 8 * kTileK, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
-                                                             : U32x4{w0.x, w1.x, w2.x, w3.x});
-      store_shared_u32x4(right + i * 8 * kTileK, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
-                                                              : U32x4{w0.y, w1.y, w2.y, w3.y});
+      const u32 unit = target + i * 8 * kTileK;
+      store_shared_u32x4(unit + left, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
+                                                   : U32x4{w0.x, w1.x, w2.x, w3.x});
+      store_shared_u32x4(unit + right, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
+                                                    : U32x4{w0.y, w1.y, w2.y, w3.y});
     }
     async_proxy_fence();
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(shared.full(stage.at));
+    if (lane == 0) mbarrier_arrive(full);
     stage.advance(kDecoders);
     load(blocks, next);
   }
@@ -289,14 +295,13 @@ struct Consumer {
   Shared shared;
   int index, warp, lane, thread;
   Cursor<kStages> filled;
-  int unreleased = 0;  // oldest stage still held
-  u32 powers = 0;      // of the tile at hand
+  u32 powers = 0;  // of the tile at hand
 
   DEVICE Consumer(const PackedGemm& gemm, Shared s)
       : g(gemm),
         shared(s),
-        index(threadIdx.x / kWarpgroup),
-        warp(threadIdx.x / kWarp % 4),
+        index(uniform(threadIdx.x / kWarpgroup)),
+        warp(uniform(threadIdx.x / kWarp % 4)),
         lane(threadIdx.x % kWarp),
         thread(threadIdx.x % kWarpgroup) {}
 
@@ -316,19 +321,23 @@ struct Consumer {
     return __reduce_max_sync(~0u, static_cast<u32>(largest));
   }
 
-  DEVICE void release() {
-    if (lane == 0) mbarrier_arrive(shared.empty(unreleased));
-    if (++unreleased == kStages) unreleased = 0;
+  DEVICE void wait_full(int stage) const { mbarrier_wait(shared.full(stage), filled.parity); }
+  DEVICE void release(int stage) const {
+    if (lane == 0) mbarrier_arrive(shared.empty(stage));
   }
 
-  DEVICE u64 rows() const { return wgmma_descriptor(shared.folded(filled.at)); }
-  DEVICE u64 box() const {
-    return wgmma_descriptor(shared.box(filled.at) + index * kGroupTokens * kTileK);
+  // Addresses end before 2^18: sums stay in their field.
+  DEVICE u64 rows(int stage) const {
+    return wgmma_descriptor(shared.folded(0)) + stage * (kFoldedBytes / 16);
+  }
+  DEVICE u64 box(int stage) const {
+    return wgmma_descriptor(shared.box(0) + index * kGroupTokens * kTileK) +
+           stage * (kBoxBytes / 16);
   }
 
-  // Starts k-steps [first, first + count) of the stage under the cursor.
-  DEVICE void start(float (&sum)[kAccumulators], int first, int count) const {
-    const u64 a = rows(), b = box();
+  // Starts k-steps [first, first + count) of a stage.
+  DEVICE void start(float (&sum)[kAccumulators], int stage, int first, int count) const {
+    const u64 a = rows(stage), b = box(stage);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -339,19 +348,21 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // Sums kBlocks stages into `total`; nothing is in flight before or after.
+  // Sums kBlocks stages, all in this trip through the ring, into `total`; nothing is in flight
+  // before or after.
   template <int kBlocks>
   DEVICE void sum_stages(float (&total)[kAccumulators], float (&even)[kAccumulators],
                          float (&odd)[kAccumulators]) {
     constexpr int kBatches = kBlocks * kBatchesPerStage;
+    const int first = kBlocks == kStages ? 0 : filled.at;
     auto begin = [&](float (&sum)[kAccumulators], int batch) {
-      const int part = batch % kBatchesPerStage;
-      if (part == 0) mbarrier_wait(shared.full(filled.at), filled.parity);
-      start(sum, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
-      if (part == kBatchesPerStage - 1) filled.advance();
+      const int stage = first + batch / kBatchesPerStage, part = batch % kBatchesPerStage;
+      if (part == 0) wait_full(stage);
+      start(sum, stage, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
     };
     auto finish = [&](float (&sum)[kAccumulators], int batch) {
-      if (batch % kBatchesPerStage == kBatchesPerStage - 1) release();
+      const int stage = first + batch / kBatchesPerStage, part = batch % kBatchesPerStage;
+      if (part == kBatchesPerStage - 1) release(stage);
       pin(sum);
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
@@ -375,6 +386,7 @@ struct Consumer {
     } else {
       finish(odd, kBatches - 1);
     }
+    filled.advance(kBlocks);
   }
 
   // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
@@ -383,7 +395,8 @@ struct Consumer {
                              int row, int group) {
     const u32 scratch = shared.out(index);  // int32 [tokens + rows], in the idle output buffer
     const int blocks = g.k / kStepK, upper = kGroupTokens + warp * 16 + lane / 4;
-    mbarrier_wait(shared.full(filled.at), filled.parity);
+    const int stage = filled.at;
+    wait_full(stage);
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
       const int block = group * kSteps + step;
@@ -398,7 +411,7 @@ struct Consumer {
       sync();
       pin(sum);
       wgmma_fence();
-      Wgmma<kGroupTokens>::shared(sum, rows() + 2 * step, box() + 2 * step, 0);
+      Wgmma<kGroupTokens>::shared(sum, rows(stage) + 2 * step, box(stage) + 2 * step, 0);
       wgmma_commit();
       wgmma_wait<0>();
       pin(sum);
@@ -414,34 +427,18 @@ struct Consumer {
         total[i + 3] += scale_by_power(sum[i + 3], p1 + q1);
       }
     }
+    release(stage);
     filled.advance();
-    release();
   }
 
-  // total * 2^(row power + token power). Easy powers multiply one after the other; others in halves
-  // of their sum.
   DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
     const int upper = warp * 16 + lane / 4;
-    const int p0 = row_power(upper), p1 = row_power(upper + 8);
     const u32 tokens = powers + 4 * (kRows + index * kGroupTokens + lane % 4 * 2);
-#pragma unroll
-    for (int i = 0; i < kAccumulators; i += 4) {
-      const U32x2 q = load_shared_u32x2(tokens + 8 * i);
-      const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
-      if (easy) {
-        const float s0 = power_of_two(p0), s1 = power_of_two(p1);
-        const float c0 = power_of_two(q0), c1 = power_of_two(q1);
-        total[i] = total[i] * s0 * c0;
-        total[i + 1] = total[i + 1] * s0 * c1;
-        total[i + 2] = total[i + 2] * s1 * c0;
-        total[i + 3] = total[i + 3] * s1 * c1;
-      } else {
-        total[i] = scale_by_power(total[i], p0 + q0);
-        total[i + 1] = scale_by_power(total[i + 1], p0 + q1);
-        total[i + 2] = scale_by_power(total[i + 2], p1 + q0);
-        total[i + 3] = scale_by_power(total[i + 3], p1 + q1);
-      }
-    }
+    auto of_tokens = [&](int i) {
+      const U32x2 pair = load_shared_u32x2(tokens + 8 * i);
+      return ColumnPowers{static_cast<int>(pair.x), static_cast<int>(pair.y)};
+    };
+    scale_by_powers(total, row_power(upper), row_power(upper + 8), of_tokens, easy);
   }
 
   // 16-bit D = alpha * total: 64 tokens x 64 rows at a time, turned around by stmatrix, two
@@ -456,12 +453,7 @@ struct Consumer {
 #pragma unroll
       for (int j = 0; j < kPlainChunk / 8; j += 2) {
         u32 words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* v = &total[(chunk * (kPlainChunk / 8) + j + i / 2) * 4 + i % 2 * 2];
-          words[i] =
-              MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
-        }
+        pack_columns<MX_PLAIN_DTYPE>(total, chunk * (kPlainChunk / 8) + j, words);
         const u32 at = (j + lane / 16) * 8 + lane % 8, piece = warp * 2 + lane / 8 % 2;
         store_matrix_x4_transposed(buffer + at * 128 + ((piece ^ (lane % 8)) << 4), words);
       }
@@ -474,14 +466,15 @@ struct Consumer {
     }
   }
 
-  // Address of (token, row) of the sums: 32 bytes move by the token, so that a warp's stores fall
+  // Offset of (token, row) of the sums: 32 bytes move by the token, so that a warp's stores fall
   // into all banks.
-  DEVICE u32 place(int token, int row) const {
-    return shared.out(index) + (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
+  static DEVICE u32 place(int token, int row) {
+    return (token * kTileRows + (row ^ (token / 2 % 4 * 8))) * 4;
   }
 
   // Everything else: kChunk tokens in FP32 through this warpgroup's buffer.
   DEVICE void store_full(const float (&total)[kAccumulators], int token, int row) const {
+    const u32 buffer = shared.out(index);
     const int upper = warp * 16 + lane / 4;
 #pragma unroll
     for (int chunk = 0; chunk < kGroupTokens / kChunk; ++chunk) {
@@ -490,32 +483,34 @@ struct Consumer {
       for (int i = 0; i < kChunk / 2; i += 4) {
         const float* v = &total[chunk * (kChunk / 2) + i];
         const int at = i * 2 + lane % 4 * 2;
-        store_shared_f32(place(at, upper), v[0]);
-        store_shared_f32(place(at + 1, upper), v[1]);
-        store_shared_f32(place(at, upper + 8), v[2]);
-        store_shared_f32(place(at + 1, upper + 8), v[3]);
+        store_shared_f32(buffer + place(at, upper), v[0]);
+        store_shared_f32(buffer + place(at + 1, upper), v[1]);
+        store_shared_f32(buffer + place(at, upper + 8), v[2]);
+        store_shared_f32(buffer + place(at + 1, upper + 8), v[3]);
       }
       sync();
-      auto product = [&](int at, int pair) { return load_shared_f32x2(place(at, 2 * pair)); };
-      finish_rows<kChunk, kWarpgroup>(g.epilogue, product, token + chunk * kChunk, row,
-                                      shared.out(index), 1 + index);
+      auto product = [&](int at, int pair) {
+        return load_shared_f32x2(buffer + place(at, 2 * pair));
+      };
+      finish_rows<kChunk, kWarpgroup>(g.epilogue, product, token + chunk * kChunk, row, buffer,
+                                      1 + index);
     }
     sync();
   }
 
   DEVICE void run(const TensorMap& d) {
     const Walk walk(g);
-    int number = 0;
-    for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x, ++number) {
-      const int buffer = buffer_of(number);
+#pragma unroll 1
+    for (int number = 0;; ++number) {
+      const int tile = blockIdx.x + number * gridDim.x, buffer = buffer_of(number);
+      if (tile >= walk.count) break;
       const int token = walk.token(tile) + index * kGroupTokens, row = walk.row(tile);
       powers = shared.powers(buffer);
       mbarrier_wait(shared.powers_full(buffer), parity_of(number));
-      const int largest = largest_power();
       float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
-      if (largest == kWideRow) {
+      if (largest_power() == kWideRow) {
         if (thread == 0) bulk_wait_read<0>();
 #pragma unroll 1
         for (int group = 0; group < walk.groups; ++group) {
@@ -523,13 +518,18 @@ struct Consumer {
         }
       } else {
         int left = walk.groups;
+        while (left > 0) {
 #pragma unroll 1
-        for (; left >= kUnroll; left -= kUnroll) sum_stages<kUnroll>(total, even, odd);
-#pragma unroll 1
-        for (; left >= 4; left -= 4) sum_stages<4>(total, even, odd);
-#pragma unroll 1
-        for (; left > 0; --left) sum_stages<1>(total, even, odd);
-        scale(total, largest <= kEasyPower);
+          for (; left >= kUnroll && filled.at % kUnroll == 0; left -= kUnroll) {
+            sum_stages<kUnroll>(total, even, odd);
+          }
+          if (left > 0) {
+            sum_stages<1>(total, even, odd);
+            --left;
+          }
+        }
+        lane = renewed(lane);  // what depends on it was not kept through the sums
+        scale(total, largest_power() <= kEasyPower);
       }
       __syncwarp();  // every lane has read its powers
       if (lane == 0) mbarrier_arrive(shared.powers_empty(buffer));
@@ -552,7 +552,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                  const __grid_constant__ PackedGemm g) {
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
-  const bool decodes = threadIdx.x >= kConsumerThreads;
+  const bool decodes = uniform(threadIdx.x / kWarpgroup) >= kConsumers;
 
   // Prologue
   let_next_grid_start();

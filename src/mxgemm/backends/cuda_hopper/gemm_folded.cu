@@ -307,36 +307,16 @@ struct Consumer {
     }
   }
 
-  // total * 2^(row power + column power). Easy powers multiply one after the other; others in
-  // halves of their sum.
   DEVICE void scale_rows(float (&total)[kAccumulators], u32 powers, bool easy) const {
     const u32 rows = powers + (warp * 16 + lane / 4) * 2;
     const int p0 = static_cast<i16>(load_shared_u16(rows));
     const int p1 = static_cast<i16>(load_shared_u16(rows + 16));
     const u32 columns = powers + (kRowsPerConsumer + lane % 4 * 2) * 2;
-    if (easy) {
-      const float s0 = power_of_two(p0), s1 = power_of_two(p1);
-#pragma unroll
-      for (int i = 0; i < kAccumulators; i += 4) {
-        const u32 pair = load_shared_u32(columns + i * 4);
-        const float c0 = power_of_two(static_cast<i16>(pair));
-        const float c1 = power_of_two(static_cast<i16>(pair >> 16));
-        total[i] = total[i] * s0 * c0;
-        total[i + 1] = total[i + 1] * s0 * c1;
-        total[i + 2] = total[i + 2] * s1 * c0;
-        total[i + 3] = total[i + 3] * s1 * c1;
-      }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kAccumulators; i += 4) {
+    auto of_columns = [&](int i) {
       const u32 pair = load_shared_u32(columns + i * 4);
-      const int c0 = static_cast<i16>(pair), c1 = static_cast<i16>(pair >> 16);
-      total[i] = scale_by_power(total[i], p0 + c0);
-      total[i + 1] = scale_by_power(total[i + 1], p0 + c1);
-      total[i + 2] = scale_by_power(total[i + 2], p1 + c0);
-      total[i + 3] = scale_by_power(total[i + 3], p1 + c1);
-    }
+      return ColumnPowers{static_cast<i16>(pair), static_cast<i16>(pair >> 16)};
+    };
+    scale_by_powers(total, p0, p1, of_columns, easy);
   }
 
   // 16-bit D: a warp's rows by themselves, in chunks of 64 columns; TMA clips what lies outside.
@@ -354,12 +334,7 @@ struct Consumer {
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         u32 words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* v = &total[(chunk * 8 + j + i / 2) * 4 + i % 2 * 2];
-          words[i] =
-              MX_PLAIN_DTYPE == kBfloat16 ? pack_bfloat16(v[0], v[1]) : pack_float16(v[0], v[1]);
-        }
+        pack_columns<MX_PLAIN_DTYPE>(total, chunk * 8 + j, words);
         const u32 place = row * 128 + (((j + half) ^ (row % 8)) << 4);
         store_matrix_x4(buffer + chunk % kOutChunks * kChunkBytes + place, words);
       }

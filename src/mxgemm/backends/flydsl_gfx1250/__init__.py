@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 
+from mxgemm import settings
 from mxgemm.backends.base import (
     Accumulation,
     Backend,
@@ -31,13 +32,14 @@ from mxgemm.backends.flydsl_gfx1250.config import (
 )
 from mxgemm.backends.flydsl_gfx1250.places import place_for
 from mxgemm.epilogue import EpilogueArgs
+from mxgemm.errors import UnsupportedProblem
 from mxgemm.formats import MXFP4
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
-from mxgemm.runtime import flydsl_compile
+from mxgemm.runtime import flydsl_compile, rocm_linker
 from mxgemm.tensor import CANONICAL, MXTensor
 
 ARCH = "gfx1250"
-ROWS_LIMIT = 65_535 * 256
+ROWS_LIMIT = launch.GRID_LIMIT * 256
 """Rows of either operand: tiles along one axis of the grid."""
 K_LIMIT = 1 << 28
 """Contraction: the byte extents of a copy are 31-bit numbers."""
@@ -48,6 +50,8 @@ class FlyDSLGfx1250(Backend):
 
     name: ClassVar[str] = "flydsl_gfx1250"
     prepared_sides: ClassVar[frozenset[Side]] = frozenset({"a", "b"})
+    model_ignores: ClassVar[str] = "the operands' layouts and the epilogue"
+    """In what launches of one tile may differ without `modelled_ms` knowing."""
 
     def probe(self) -> Rejection | None:
         """Return why kernels cannot be compiled, or cannot be run, here."""
@@ -57,15 +61,16 @@ class FlyDSLGfx1250(Backend):
             return Rejection(
                 RejectionCode.IMPORT, "needs flydsl, got none; pip install flydsl==0.5.0"
             )
-        if not first <= version < last:
+        if not first <= flydsl_compile.release(version) < last:
             window = " .. ".join(".".join(map(str, v)) for v in (first, last))
-            got = ".".join(map(str, version))
-            return Rejection(RejectionCode.VERSION, f"needs flydsl {window} (exclusive), got {got}")
-        if flydsl_compile.find_linker() is None:
             return Rejection(
-                RejectionCode.IMPORT,
-                "needs ld.lld 19 or later, ROCm's (MXGEMM_ROCM_PATH) or Debian's lld-19, got none",
+                RejectionCode.VERSION, f"needs flydsl {window} (exclusive), got {version}"
             )
+        try:
+            rocm_linker.find()
+        except rocm_linker.NoLinker as error:
+            code = RejectionCode.SETTING if settings.ROCM_PATH.read() else RejectionCode.IMPORT
+            return Rejection(code, str(error))
         if torch.version.hip is None and importlib.util.find_spec("mxgemm._emulator") is None:
             return Rejection(
                 RejectionCode.IMPORT,
@@ -127,10 +132,17 @@ class FlyDSLGfx1250(Backend):
         return self.plan_with(problem, cost.choose(*sizes, problem.out_dtype, walks=walks))
 
     def plan_with(self, problem: GemmProblem, choice: cost.Choice) -> GemmPlan:
-        """Return the plan with this tile and split, for tuning and tests."""
+        """Return the plan with this tile and split, for tuning and tests.
+
+        Raises:
+            UnsupportedProblem: the backend rejects the problem, or no kernel does it so.
+        """
         config = launch.GemmConfig(
             choice.tile, choice.splits, choice.split_tiles, choice.walk_columns
         )
+        rejection = self.check(problem) or config.validate(problem)
+        if rejection is not None:
+            raise UnsupportedProblem(f"plan on {self.name}: {rejection}, for {problem}")
         return GemmPlan(
             backend=self,
             problem=problem,

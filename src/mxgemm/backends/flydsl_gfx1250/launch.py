@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from mxgemm.backends.base import Rejection, RejectionCode
+from mxgemm.backends.flydsl_gfx1250 import cost
 from mxgemm.backends.flydsl_gfx1250.config import (
     CHUNK_BYTES,
     REDUCE_THREADS,
+    SCALE_GROUP,
     SLICE_ROWS,
+    TILE_K,
+    WALK_STAGES,
     WAVE_LANES,
     WORD_BYTES,
     KernelSpec,
@@ -22,8 +26,8 @@ from mxgemm.backends.flydsl_gfx1250.config import (
     TileConfig,
 )
 from mxgemm.backends.flydsl_gfx1250.places import Place
-from mxgemm.epilogue import IDENTITY, Epilogue, EpilogueArgs
-from mxgemm.problem import GemmProblem
+from mxgemm.epilogue import IDENTITY, EpilogueArgs
+from mxgemm.problem import GemmProblem, OperandSpec
 from mxgemm.runtime.flydsl_compile import CompiledKernel, compile_kernel
 from mxgemm.tensor import MXTensor, OperandLayout
 
@@ -31,6 +35,8 @@ PACKAGE = "mxgemm.backends.flydsl_gfx1250"
 TILED = OperandLayout.of("tile_16x16", "scale_k_major")
 """The prepared form."""
 FP32_BYTES = 4
+GRID_LIMIT = 65_535
+"""Workgroups along the second axis of a grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,51 @@ class GemmConfig:
     splits: int
     split_tiles: int
     walk_columns: int = 0
+
+    def validate(self, problem: GemmProblem) -> Rejection | None:
+        """Return why `problem`, which the backend accepts, cannot be done so, or None."""
+        rejection = self.spec(problem).validate()
+        if rejection is not None:
+            return rejection
+        k_tiles, columns = (  # of one even where there is nothing, and no kernel runs
+            max(1, -(-size // tile))
+            for size, tile in ((problem.k, TILE_K), (problem.n, self.tile.tile_n))
+        )
+        whole, parts = self.splits == 1, f"{self.splits} parts of {self.split_tiles} K tiles"
+        wanted = None
+        if not 1 <= self.splits <= cost.MAX_SPLITS:
+            wanted = f"K in 1 to {cost.MAX_SPLITS} parts, got {self.splits}"
+        elif not (self.splits - 1) * self.split_tiles < k_tiles <= self.splits * self.split_tiles:
+            wanted = f"parts that cover {k_tiles} K tiles, none of them empty, got {parts}"
+        elif not whole and self.split_tiles % SCALE_GROUP:
+            wanted = f"parts of a multiple of {SCALE_GROUP} K tiles, got {parts}"
+        elif not 0 <= self.walk_columns <= columns:
+            wanted = f"0 to {columns} workgroups along N, got {self.walk_columns}"
+        elif self.walk_columns and not whole:
+            wanted = f"K in one part for a walk, got {parts}"
+        elif self.walk_columns and not cost.can_walk(problem.k):
+            wanted = (
+                f"{WALK_STAGES} or more K tiles for a walk, and not 1 more than a multiple of "
+                f"{SCALE_GROUP}, got {k_tiles}"
+            )
+        elif (self.walk_columns or columns) > GRID_LIMIT:
+            wanted = f"up to {GRID_LIMIT} workgroups along N, got {self.walk_columns or columns}"
+        if wanted is None:
+            return None
+        return Rejection(RejectionCode.SHAPE, f"{self}: needs {wanted}")
+
+    def spec(self, problem: GemmProblem) -> KernelSpec:
+        """Return the GEMM kernel: that of the whole, or of the parts of K."""
+        whole = self.splits == 1
+        a, b = (_form(spec) for spec in (problem.a, problem.b))
+        return KernelSpec(
+            tile=self.tile,
+            a=a,
+            b=b,
+            out_dtype=problem.out_dtype if whole else torch.float32,
+            epilogue=problem.epilogue if whole else IDENTITY,
+            walks=self.walk_columns > 0,
+        )
 
     def __str__(self) -> str:
         parts = f", K in {self.splits} parts" if self.splits > 1 else ""
@@ -70,8 +121,7 @@ def workspace_bytes(problem: GemmProblem, config: GemmConfig) -> int:
 @functools.lru_cache(maxsize=256)
 def load(function: str, argument: object) -> CompiledKernel:
     """Return the kernel of "module:function" in this folder, compiled for `argument`."""
-    sources = tuple(sorted(Path(__file__).parent.glob("*.py")))
-    return compile_kernel(f"{PACKAGE}.{function}", argument, sources)
+    return compile_kernel(f"{PACKAGE}.{function}", argument)
 
 
 def gemm(
@@ -90,8 +140,7 @@ def gemm(
     else:
         rows = -(-problem.m // config.tile.tile_m) * config.tile.waves_m
         slices = _bias_grad_parts(problem, rows, out)
-        spec = _spec(config, operands, problem.out_dtype, problem.epilogue)
-        _run_gemm(place, spec, problem, config, operands, out, args, slices)
+        _run_gemm(place, problem, config, operands, out, args, slices)
     if args.bias_grad is not None and slices is not None:
         sums = torch.empty(problem.n, device=out.device)
         grid = (-(-problem.n // REDUCE_THREADS), 1, 1)
@@ -111,8 +160,7 @@ def _split_gemm(
     """Compute D into `out` through partial products; return the bias gradient's parts."""
     m, n = problem.m, problem.n
     parts = torch.empty(config.splits, m, n, device=out.device)
-    spec = _spec(config, operands, torch.float32, IDENTITY)
-    _run_gemm(place, spec, problem, config, operands, parts[0], EpilogueArgs(), None)
+    _run_gemm(place, problem, config, operands, parts.flatten(0, 1), EpilogueArgs(), None)
     slices = _bias_grad_parts(problem, -(-m // SLICE_ROWS), out)
     aux = args.aux_in if args.aux_in is not None else args.aux_out
     tensors = [out, parts, args.bias, args.c, aux, slices]
@@ -124,28 +172,14 @@ def _split_gemm(
     return slices
 
 
-def _spec(
-    config: GemmConfig,
-    operands: tuple[MXTensor, MXTensor],
-    out_dtype: torch.dtype,
-    epilogue: Epilogue,
-) -> KernelSpec:
-    a, b = (OperandForm.of(operand.layout) for operand in operands)
-    assert a is not None
-    assert b is not None
-    return KernelSpec(
-        tile=config.tile,
-        a=a,
-        b=b,
-        out_dtype=out_dtype,
-        epilogue=epilogue,
-        walks=config.walk_columns > 0,
-    )
+def _form(spec: OperandSpec) -> OperandForm:
+    form = OperandForm.of(TILED if spec.prepared_by is not None else spec.layout)
+    assert form is not None
+    return form
 
 
 def _run_gemm(
     place: Place,
-    spec: KernelSpec,
     problem: GemmProblem,
     config: GemmConfig,
     operands: tuple[MXTensor, MXTensor],
@@ -163,7 +197,8 @@ def _run_gemm(
     walks = [walk * config.tile.tile_n, -(-columns // walk)]
     numbers = [problem.m, problem.n, k_blocks, config.split_tiles, *walks, args.alpha, args.beta]
     grid = (-(-problem.m // config.tile.tile_m), walk, config.splits)
-    place.run(load("kernel:build_gemm", spec), grid, [*pointers, *strides, *numbers])
+    kernel = load("kernel:build_gemm", config.spec(problem))
+    place.run(kernel, grid, [*pointers, *strides, *numbers])
 
 
 def _dense(operand: MXTensor) -> MXTensor:

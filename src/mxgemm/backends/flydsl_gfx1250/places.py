@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
+import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -18,9 +20,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from mxgemm.arguments import span_bytes
 from mxgemm.devices import DeviceSpec
 from mxgemm.runtime import flydsl_launch
 from mxgemm.runtime.flydsl_compile import CompiledKernel
+
+logger = logging.getLogger("mxgemm")
 
 Value = torch.Tensor | int | float | None
 """A kernel argument: a tensor for a pointer, None for a pointer that is not used, else a number."""
@@ -75,9 +80,9 @@ def emulation(options: Emulation) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class EmulatedPlace:
-    """`gfx1250:emulated`: tensors' storages are the kernel's memory, at their own addresses.
+    """`gfx1250:emulated`: tensors are the kernel's memory, at their own addresses.
 
-    An access outside the tensors that are passed is an error, as is every hazard.
+    They may share it. An access outside the tensors is an error, as is every hazard.
     """
 
     options: Emulation
@@ -88,13 +93,9 @@ class EmulatedPlace:
 
         machine = Machine("gfx1250")
         loaded = machine.load(kernel.code_object)
-        storages = {
-            storage.data_ptr(): storage.nbytes()
-            for value in values
-            if isinstance(value, torch.Tensor) and (storage := value.untyped_storage()).nbytes()
-        }
-        for address, size in storages.items():
-            machine.memory.map(address, buffer=_bytes_at(address, size))
+        for start, end in _extents([v for v in values if isinstance(v, torch.Tensor)]):
+            machine.memory.map(start, buffer=_bytes_at(start, end - start))
+        logger.debug("emulating %s on %d workgroups", kernel.symbol, math.prod(grid))
         result = machine.launch(
             grid,
             (kernel.threads, 1, 1),
@@ -108,6 +109,20 @@ class EmulatedPlace:
         )
         if self.options.observe is not None:
             self.options.observe(kernel, result)
+
+
+def _extents(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """Return first and end address of the memory of `tensors`, in order, those that overlap as
+    one.
+    """
+    extents: list[tuple[int, int]] = []
+    for tensor in sorted(tensors, key=torch.Tensor.data_ptr):
+        start, end = tensor.data_ptr(), tensor.data_ptr() + span_bytes(tensor)
+        if extents and start < extents[-1][1]:
+            start, end = extents[-1][0], max(extents.pop()[1], end)
+        if start < end:
+            extents.append((start, end))
+    return extents
 
 
 def _bytes_at(address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

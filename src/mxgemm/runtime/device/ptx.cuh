@@ -235,6 +235,12 @@ DEVICE void named_barrier(int id, int threads) {
 // once a warp.
 DEVICE u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
 
+// `value`, as if it had just been read: what depends on it is not kept in registers over a loop.
+DEVICE u32 renewed(u32 value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // As named_barrier; whether `value` was true in all of its threads.
 DEVICE bool named_barrier_all(int id, int threads, bool value) {
   int all;
