@@ -222,7 +222,7 @@ def large(report: Report) -> None:
             "both_folded": backend_call(hopper, folded_a, folded_b, out),
         }
         calls["strict_both_packed"] = backend_call(hopper, a, b, out, numerics=Numerics.STRICT)
-        if (m, n, k) in ((8192, 8192, 8192), (4096, 4096, 4096)):
+        if (m, n, k) == (4096, 4096, 4096):  # in alternation its slow calls would cool the chip
             calls["triton_dot_scaled"] = backend_call(dot_scaled, a, b, out)
         errors = checked(calls, a, b, out)
         alternating = m * n * k >= ALTERNATING_FROM

@@ -231,13 +231,21 @@ class Kind:
         return [*found, *(found[0].without(positions) for positions in self.counts)]
 
 
+SIZES = {
+    1: (17, 18, 2, 1),
+    2: (17, 20, 18, 19, 4, 3, 2, 1),
+    4: (17, 20, 21, 24, 8, 5, 4, 1),
+}
+"""K tiles of problems, by those of a data stage."""
+
+
 def _gemm(tile: TileConfig, *, sizes: tuple[int, ...] | None = None, **options) -> Kind:
     """One workgroup of a GEMM; a size is the number of K tiles.
 
     The drain has one path for even and one for odd numbers of stages, each with and without a
-    steady state before it; a last stage of two K tiles is whole or half.
+    steady state of two passes before it; a last stage of several K tiles is whole or not.
     """
-    sizes = sizes or ((17, 18, 2, 1) if tile.stage_tiles == 1 else (17, 20, 18, 19, 4, 3, 2, 1))
+    sizes = sizes or SIZES[tile.stage_tiles]
     make = functools.partial(product, tile.tile_m, tile.tile_n, tile=tile, **options)
     return Kind("mxfp4_gemm", make, sizes)
 
@@ -274,7 +282,7 @@ KINDS = {
     "small-plain-bf16": _gemm(SMALL, out_dtype=torch.bfloat16),
     "large-forward-bf16": _gemm(LARGE, out_dtype=torch.bfloat16, epilogue=FORWARD),
     "small-backward-f16": _gemm(SMALL, out_dtype=torch.float16, epilogue=BACKWARD),
-    "small-split-f32": _gemm(SMALL, sizes=(31, 21, 20, 19, 18, 17), split_tiles=16),
+    "small-split-f32": _gemm(SMALL, sizes=(47, 44, 41, 29, 28, 25), split_tiles=24),
     "walk-plain-f32": _walk(),
     "walk-tiled-bf16": _walk(layouts=(TILED, TILED), out_dtype=torch.bfloat16),
     "split-sum-forward-bf16": _split_sum(torch.bfloat16, FORWARD),

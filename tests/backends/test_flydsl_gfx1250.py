@@ -129,7 +129,7 @@ def test_shipped_tiles_are_valid_and_regions_do_not_overlap(tile, epilogue, out_
         ({"tile_m": 48, "waves_m": 1, "waves_n": 4}, "32-row pairs"),
         ({"num_stages": 2}, "3 data stages"),
         ({"tile_m": 512}, "up to 256"),
-        ({"stage_tiles": 4}, "K tiles a stage"),
+        ({"stage_tiles": 8}, "K tiles a stage"),
         ({"tile_n": 128, "waves_m": 1, "waves_n": 4}, "64 columns"),
     ],
 )
@@ -240,6 +240,15 @@ def test_choice_follows_the_problem():
     assert cost.choose(8192, 8192, 8192).splits == 1
     assert cost.choose(16, 4096, 4096).tile.tile_m == 64
     assert cost.choose(16, 4096, 16384).splits > 1
+
+
+def test_whole_stages_are_counted_of_a_short_contraction():
+    small = cost.CANDIDATES[-1]
+    one, four, five = (
+        cost.clocks(cost.Choice(small, 1, tiles), 16, 256, 128 * tiles) for tiles in (1, 4, 5)
+    )
+    assert one == four
+    assert five == pytest.approx(four + 4 * cost.k_tile_clocks(small))
 
 
 def test_workgroups_walk_where_tiles_outnumber_processors_and_k_allows_it():

@@ -7,66 +7,74 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import mxgemm
+from backends import gfx1250_configurations as configurations
+from backends.gfx1250_configurations import (
+    OTHERS_PER_WMMA,
+    REPORT,
+    WMMA,
+    Made,
+    made,
+    steady_loop,
+)
 from backends.gfx1250_kernels import LARGE, SHIPPED, compiled, needs_compiler
 from mxgemm.backends.flydsl_gfx1250 import launch, places
+from mxgemm.backends.flydsl_gfx1250.config import KernelSpec
 from mxgemm.emulator import Machine
 from mxgemm.emulator.arguments import pack_arguments
 from mxgemm.errors import BackendUnavailable
 from mxgemm.runtime import flydsl_compile, import_closure
-from mxgemm.runtime.flydsl_compile import CompiledKernel
 
 pytestmark = [pytest.mark.compile, needs_compiler]
 
-OTHERS_PER_WMMA = 3
-WMMA = "v_wmma_scale_f32_16x16x128_f8f6f4"
 LARGE_KERNELS = [name for name in SHIPPED if SHIPPED[name].tile == LARGE]
 
 
-def body(kernel: CompiledKernel) -> list[str]:
-    """Instructions and labels of the kernel in order, without comments."""
-    text = kernel.assembly.split("@function", 1)[1].split(".Lfunc_end0", 1)[0]
-    lines = (line.split(";")[0].strip() for line in text.splitlines())
-    return [line for line in lines if line and (not line.startswith(".") or line.endswith(":"))]
+def assert_good(spec: KernelSpec) -> None:
+    """No spill, and few enough instructions beside the matrix ones in the steady loop."""
+    found = made(spec)
+    assert found.vgpr_spills == found.sgpr_spills == found.scratch_bytes == 0
+    assert found.others_per_wmma <= OTHERS_PER_WMMA
 
 
-def steady_loop(kernel: CompiledKernel) -> list[str]:
-    """The instructions from a label to the conditional branch that goes back to it; of the inner
-    loop where a workgroup walks.
-    """
-    lines, labels = body(kernel), {}
-    loops = []
-    for at, line in enumerate(lines):
-        if line.endswith(":"):
-            labels[line[:-1]] = at
-        target = line.split()[-1]
-        if line.startswith("s_cbranch") and target in labels:
-            inside = [x for x in lines[labels[target] : at + 1] if not x.endswith(":")]
-            if any("wmma" in x for x in inside):
-                loops.append(inside)
-    assert len(loops) in (1, 2)
-    return min(loops, key=len)
+@pytest.mark.parametrize("spec", [*SHIPPED.values(), *configurations.representatives()], ids=str)
+def test_nothing_spills_and_the_steady_loop_is_dense(spec):
+    assert_good(spec)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", configurations.configurations(), ids=str)
+def test_nothing_spills_and_every_steady_loop_is_dense(spec):
+    assert_good(spec)
+
+
+@pytest.mark.slow
+def test_report_is_of_the_kernels_as_they_are():
+    _, *lines = REPORT.read_text().splitlines()
+    specs = configurations.configurations()[: len(lines)]
+    assert lines == [f"{configurations.name(spec)}\t{made(spec)}" for spec in specs]
+
+
+def test_report_holds_the_representatives_at_least_and_all_are_good():
+    head, *lines = REPORT.read_text().splitlines()
+    assert head == configurations.HEADER
+    rows = [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines]
+    names = [configurations.name(spec) for spec in configurations.configurations()]
+    assert [line.rsplit("\t", len(fields(Made)))[0] for line in lines] == names[: len(lines)]
+    assert len(lines) >= len(configurations.representatives())
+    for row in rows:
+        assert row["vgpr_spills"] == row["sgpr_spills"] == row["scratch_bytes"] == "0"
+        assert float(row["others_per_wmma"]) <= OTHERS_PER_WMMA
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_nothing_spills(name):
-    kernel = compiled(name)
-    assert kernel.resources["vgpr_spill_count"] == 0
-    assert kernel.resources["sgpr_spill_count"] == 0
-    assert kernel.resources["private_segment_fixed_size"] == 0
-    assert "scratch_" not in kernel.assembly
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_steady_state_has_few_instructions_beside_the_matrix_ones(name):
-    counts = Counter(line.split()[0] for line in steady_loop(compiled(name)))
-    wmmas = counts[WMMA]
-    assert (counts.total() - wmmas) / wmmas <= OTHERS_PER_WMMA
-    assert counts["v_nop"] <= 1
+def test_steady_state_waits_once_at_most_for_a_hazard(name):
+    assert sum(line == "v_nop" for line in steady_loop(compiled(name))) <= 1
 
 
 @pytest.mark.parametrize("name", SHIPPED)

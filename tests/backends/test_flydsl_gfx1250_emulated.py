@@ -41,9 +41,10 @@ KERNELS = (
     (SMALL, PLAIN, PLAIN, torch.bfloat16),
     (MEDIUM, PLAIN, PLAIN, torch.bfloat16),
     (MEDIUM, PLAIN, TILED, torch.bfloat16),
+    (SMALL, TILED, WORDS, torch.float16),
 )
-"""Tile, layouts of A and B, output: the shipped ones of `gfx1250_kernels`, and two of 128 rows that
-keep registers in scratch memory at the end of K.
+"""Tile, layouts of A and B, output: the ones of `gfx1250_kernels`, and three of smaller tiles whose
+scales past K are masked, are not, or are of one operand only.
 """
 
 

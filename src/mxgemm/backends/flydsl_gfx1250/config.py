@@ -42,6 +42,8 @@ SCALE_GROUP = 8
 one copy a wave.
 """
 SCALE_STAGES = 2
+STAGE_TILES = (1, 2, 4)
+"""K tiles that a data stage may hold: whole scale groups are whole pairs of stages."""
 COPY_WAVES = 4
 """Waves that copy; each issues one TDM transfer an iteration, so that one wait count is right for
 all.
@@ -203,8 +205,8 @@ class TileConfig:
             wanted = f"waves of {2 * WAVE_LANES} columns or more, two a lane, got {self.wave_n}"
         elif self.num_stages < 3:
             wanted = f"3 data stages or more: read, awaited, in flight; got {self.num_stages}"
-        elif self.stage_tiles not in (1, PAIR_TILES):
-            wanted = f"1 or {PAIR_TILES} K tiles a stage, got {self.stage_tiles}"
+        elif self.stage_tiles not in STAGE_TILES:
+            wanted = f"{STAGE_TILES} K tiles a stage, got {self.stage_tiles}"
         elif max(self.tile_m, self.tile_n) > 256:
             wanted = f"tiles up to 256, the accumulators' limit, got {self.tile_m}x{self.tile_n}"
         if wanted is None:

@@ -37,8 +37,8 @@ HBM_BYTES_A_CLOCK = 38
 """23.3 TB/s at 2.4 GHz, shared by all workgroup processors."""
 COPY_CLOCKS = 320
 """Latency of a copy (LLVM's VMEM latency; not published)."""
-COPY_STEPS = 1.75
-"""Data stages from the sending of a copy to the wait for it: 3/16 to 15/16 of the next one."""
+COPY_TILES = 0.75
+"""K tiles from the sending of a copy to the wait for it, beside whole stages: 3/16 to 15/16."""
 START_CLOCKS = 3000
 """Assumed: launch, first copies and the last store's latency."""
 EPILOGUE_CLOCKS = 700
@@ -53,7 +53,7 @@ MAX_SPLITS = 32
 CANDIDATES = (
     TileConfig(),
     TileConfig(tile_m=128, waves_m=1, waves_n=4, stage_tiles=2),
-    TileConfig(tile_m=64, waves_m=1, waves_n=4, stage_tiles=2),
+    TileConfig(tile_m=64, waves_m=1, waves_n=4, stage_tiles=4),
 )
 """The tiles that ship, largest first."""
 
@@ -79,12 +79,12 @@ def k_tile_bounds(tile: TileConfig) -> dict[str, float]:
     """
     row_bytes = ROW_BYTES + WORD_BYTES
     fill = (tile.tile_m + tile.tile_n) * row_bytes / L2_BYTES_A_CLOCK
-    steps = COPY_STEPS + tile.num_stages - 3
+    away = COPY_TILES + (tile.num_stages - 2) * tile.stage_tiles
     return {
         "matrix": tile.wmmas * WMMA_CLOCKS,
         "lds": tile.num_waves * (tile.wave_m + tile.wave_n) * row_bytes / LDS_BYTES_A_CLOCK,
         "fill": fill,
-        "copies": (COPY_CLOCKS / tile.stage_tiles + fill) / steps,
+        "copies": (COPY_CLOCKS + tile.stage_tiles * fill) / away,
     }
 
 
@@ -105,7 +105,8 @@ def clocks(choice: Choice, m: int, n: int, k: int, out_dtype: torch.dtype = torc
     """Return the modelled clocks of a whole problem that is done as `choice` says."""
     tile, splits = choice.tile, choice.splits
     out_bytes = FP32_BYTES if splits > 1 else out_dtype.itemsize
-    loop = min(choice.split_tiles, -(-k // TILE_K)) * k_tile_clocks(tile)
+    stages = -(-min(choice.split_tiles, -(-k // TILE_K)) // tile.stage_tiles)
+    loop = stages * tile.stage_tiles * k_tile_clocks(tile)
     outputs = tile.tile_m * tile.tile_n
     between = max(outputs * out_bytes / LDS_BYTES_A_CLOCK, EPILOGUE_CLOCKS * outputs / 256**2)
     store = outputs * out_bytes / L2_BYTES_A_CLOCK

@@ -14,8 +14,8 @@ Roles      All four waves compute, each a wave_m x wave_n piece. Waves 0 and 1 c
            A's codes, waves 2 and 3 those of B's. In the last stage of every group of eight K
            tiles waves 0 and 2 copy both halves, while waves 1 and 3 copy the scales of the group
            after next.
-Pipelines  codes      3 stages of one K tile, or of two where the tile is small; filled by the TDM
-                      (tensorcnt, then the *publish* barrier), emptied by LDS reads into
+Pipelines  codes      3 stages of one K tile, of two or four where the tile is small; filled by the
+                      TDM (tensorcnt, then the *publish* barrier), emptied by LDS reads into
                       registers (dscnt, then the *release* barrier)
            scales     2 stages of 8 K tiles, filled and emptied under the same waits and barriers
            registers  2 sets; a K tile is read while the one before multiplies. Scale words are
@@ -48,7 +48,13 @@ from mxgemm.backends.flydsl_gfx1250.kloop import (
     zeros,
 )
 from mxgemm.backends.flydsl_gfx1250.operand import FragmentReader, OperandView
-from mxgemm.backends.flydsl_gfx1250.registers import Parking, address, pick, wave_index
+from mxgemm.backends.flydsl_gfx1250.registers import (
+    Parking,
+    address,
+    computed_here,
+    pick,
+    wave_index,
+)
 from mxgemm.backends.flydsl_gfx1250.store import OutputArgs, TileStore
 from mxgemm.backends.flydsl_gfx1250.walk import ParkedStore, Walk
 
@@ -188,7 +194,8 @@ def build_gemm(spec: KernelSpec):
             await_all()
             if stages - pairs * 2 > fx.Int32(1):
                 totals, stage, registers = last_but_one(totals, stage, registers, pairs * 2)
-            totals = loop.last(totals, stage, registers, last_blocks)
+            totals = loop.last(totals, stage, registers, stages - 1, last_blocks)
+            computed_here(totals)
 
             # Epilogue: LDS is free when every wave has read its last fragments. Copies past the
             # last stage may still be counted, but move nothing.
@@ -251,7 +258,11 @@ def build_gemm(spec: KernelSpec):
             beta,
         ).launch(grid=(1, 1, 1), block=(tile.num_threads, 1, 1), stream=stream)
 
-    launch.compile_hints["llvm_options"] = {"amdgpu-expert-scheduling-mode": True}
+    launch.compile_hints["llvm_options"] = {
+        "amdgpu-expert-scheduling-mode": True,
+        # First to what has few registers to choose from, not to what is live longest.
+        "greedy-regclass-priority-trumps-globalness": True,
+    }
     pointers = [flyc.from_c_void_p(fx.Int8, 0, assumed_align=1) for _ in range(9)]
     placeholders = [*pointers, *[fx.Int64(0)] * 7, *[1] * 6, 1.0, 1.0, fx.Stream(None)]
     return launch, placeholders, tile.num_threads, spec.lds_bytes

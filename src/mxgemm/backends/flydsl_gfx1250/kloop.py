@@ -1,6 +1,6 @@
 """The K loop of a workgroup: reads, copies, waits and barriers around the matrix instructions.
 
-`kernel` draws its timeline. A step works on one data stage, which holds one or two K tiles.
+`kernel` draws its timeline. A step works on one data stage, which holds one, two or four K tiles.
 """
 
 from dataclasses import dataclass, replace
@@ -9,11 +9,12 @@ from typing import Any
 
 import flydsl.expr as fx
 from flydsl.expr import rocdl
-from flydsl.expr.rocdl import tdm_ops
+from flydsl.expr.rocdl import experimental, tdm_ops
 from flydsl.expr.typing import T, Vector
 
 from mxgemm.backends.flydsl_gfx1250.config import (
     BLOCK,
+    PAIR_TILES,
     SCALE_GROUP,
     SCALE_STAGES,
     TILE_K,
@@ -33,6 +34,8 @@ WORKGROUP = -1
 """The workgroup's own barrier (CDNA5 ISA guide, S_BARRIER_SIGNAL)."""
 ACCUMULATOR = 8
 """FP32 values of a lane in one 16x16 result."""
+LOWER_REGISTERS = 256
+"""Vector registers from 0 on that scale words can lie in (CDNA5 ISA guide, "VGPR MSB")."""
 BLOCKS_A_TILE = TILE_K // BLOCK
 EVENTS = (2, 3, 15)
 """When in a K tile release is signalled, a copy is sent and publish is signalled: sixteenths."""
@@ -53,8 +56,12 @@ def await_all() -> None:
 
 
 def zeros(tile):
-    """Return accumulators of 0."""
-    return [Vector.filled(ACCUMULATOR, 0.0, fx.Float32)] * tile.wmmas
+    """Return accumulators of 0; many of them are asked to leave the lower registers free."""
+    zero = Vector.filled(ACCUMULATOR, 0.0, fx.Float32)
+    if tile.wmmas * ACCUMULATOR < LOWER_REGISTERS:
+        return [zero] * tile.wmmas
+    places = [LOWER_REGISTERS + ACCUMULATOR * at for at in range(tile.wmmas)]
+    return [Vector(experimental.sched_vgpr(zero, place, soft=True)) for place in places]
 
 
 def multiply(tile, totals, a, b, reads=(), events=None):
@@ -135,14 +142,14 @@ class TileReader:
         """Return the functions that read K tile number `tile` of the data stage at `stage_offset`,
         and the scales from the even K tile `pair` on where it is one.
         """
-        scales = []
-        if pair is not None:
-            scales = [*self.b.scale_reads(pair), *self.a.scale_reads(pair)]
         return [
             *self.b.code_reads(stage_offset, tile),
-            *scales,
+            *([] if pair is None else self._scale_reads(pair)),
             *self.a.code_reads(stage_offset, tile),
         ]
+
+    def _scale_reads(self, pair):
+        return [*self.b.scale_reads(pair), *self.a.scale_reads(pair)]
 
     def gather(self, results, old=None):
         """Return the flat Registers that results of `reads` are, with the scales of `old` where
@@ -150,22 +157,28 @@ class TileReader:
         """
         m, n = self.a.count, self.b.count
         b_codes, scales, a_codes = results[:n], results[n:-m], results[-m:]
-        if not scales:
-            old = self.registers(old)
-            return Registers(a_codes, b_codes, old.a_words, old.b_words).flat()
-        b_words, a_words = scales[: n // 2], scales[n // 2 :]
-        a_words, b_words = (
-            [list(w) for w in zip(*words, strict=True)] for words in (a_words, b_words)
-        )
-        return Registers(a_codes, b_codes, a_words, b_words).flat()
+        if scales:
+            return Registers(a_codes, b_codes, *self._words(scales)).flat()
+        old = self.registers(old)
+        return Registers(a_codes, b_codes, old.a_words, old.b_words).flat()
+
+    def _words(self, scales):
+        """Return the scale words of A and of B, even and odd ones, that `_scale_reads` gave."""
+        b_words, a_words = scales[: self.b.count // 2], scales[self.b.count // 2 :]
+        return tuple([list(w) for w in zip(*words, strict=True)] for words in (a_words, b_words))
+
+    def with_scales(self, flat, pair):
+        """Return `flat` with the scales, read now, of the even K tile `pair` and the next."""
+        registers, scales = self.registers(flat), [read() for read in self._scale_reads(pair)]
+        return Registers(registers.a_codes, registers.b_codes, *self._words(scales)).flat()
 
     def registers(self, flat) -> Registers:
         """Return the Registers that a loop carries as `flat`."""
         return Registers.of(flat, self.a.count, self.b.count)
 
-    def fragments(self, flat, odd: int):
-        """Return the Fragments of A and of B in `flat`, of an even or an odd K tile."""
-        registers = self.registers(flat)
+    def fragments(self, flat, tile: int):
+        """Return the Fragments of A and of B in `flat`, which hold a K tile of this number."""
+        registers, odd = self.registers(flat), tile % PAIR_TILES
         return (
             Fragments(registers.a_codes, registers.a_words[odd]),
             Fragments(registers.b_codes, registers.b_words[odd]),
@@ -283,14 +296,14 @@ class KLoop:
         totals, registers = self._multiply_reading(totals, registers, 0, reads, None)
         return totals, self._next(stage), self.reader.as_even(registers)
 
-    def last(self, totals, stage, registers, blocks):
-        """Multiply the last stage, of which `blocks` blocks exist; return the totals."""
+    def last(self, totals, stage, registers, number, blocks):
+        """Multiply the last stage, `number`, of which `blocks` blocks exist; return the totals."""
         for tile in range(self.tile.stage_tiles):
             a, b = self.reader.fragments(registers, tile)
             a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
             blocks = blocks - BLOCKS_A_TILE
             is_last = tile == self.tile.stage_tiles - 1
-            reads = [] if is_last else self.reader.reads(stage, tile + 1)
+            reads = [] if is_last else self._reads_within(stage, tile + 1, number)
             totals, results = multiply(self.tile, totals, a, b, reads)
             if not is_last:
                 registers = self.reader.gather(results, registers)
@@ -300,15 +313,21 @@ class KLoop:
         """Multiply every K tile of a stage, with `events` in its last one; in each, read the next
         one.
         """
-        for tile in range(self.tile.stage_tiles - 1):
-            reads = self.reader.reads(stage, tile + 1)
+        last = self.tile.stage_tiles - 1
+        for tile in range(last):
+            reads = self._reads_within(stage, tile + 1, number)
             totals, registers = self._multiply_reading(totals, registers, tile, reads, None)
         if events:
             await_all()
-        odd_tile = odd or self.tile.stage_tiles - 1
+        odd_tile = odd or last
         pair = self._first_tile(number + 1) if odd_tile else None
         reads = self.reader.reads(self._next(stage), 0, pair)
         return self._multiply_reading(totals, registers, odd_tile, reads, events)
+
+    def _reads_within(self, stage, tile: int, number):
+        """Return the reads of K tile number `tile`, not the first, of data stage `number`."""
+        pair = None if tile % PAIR_TILES else self._first_tile(number) + tile
+        return self.reader.reads(stage, tile, pair)
 
     def _multiply_reading(self, totals, registers, odd: int, reads, events):
         a, b = self.reader.fragments(registers, odd)
@@ -339,7 +358,8 @@ class KLoop:
         """Return the copy that is due in data stage `number` at `stage`."""
         if not odd:
             return self.copies.half.copy(number + self.ahead, stage)
-        source, *where = self.copies.due(number, self.ahead, stage)
+        ends_group = self.tile.group_stages == 2
+        source, *where = self.copies.due(number, self.ahead, stage, ends_group=ends_group)
         return source.copy(*where)
 
     def _first_tile(self, number):

@@ -108,6 +108,14 @@ def _fence(value):
     )
 
 
+def computed_here(values) -> None:
+    """Have vectors computed by here: the compiler moves what makes a value to where it is used,
+    across loops too, and would keep the operands in registers until then.
+    """
+    for value in values:
+        llvm.call_intrinsic(None, "llvm.fake.use", [as_ir_value(value)], [], [])
+
+
 def counted_loop(count, state, body):
     """Run `state = body(index, state)` for index 0 .. count - 1 as a loop of the device and return
     the last state.

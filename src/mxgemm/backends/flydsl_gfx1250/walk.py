@@ -65,8 +65,8 @@ class WalkLoop(KLoop):
         return self.first + self.groups * SCALE_GROUP
 
     def last_step(self, totals, stage, registers, blocks):
-        """Multiply the last stage, of which `blocks` blocks exist, and read the next output tile's
-        first; return totals, and position and registers of that one.
+        """Multiply the last stage, of which `blocks` blocks exist, and read the codes of the next
+        output tile's first; return totals, and position and registers of that one.
         """
 
         def due():
@@ -75,10 +75,10 @@ class WalkLoop(KLoop):
         a, b = self.reader.fragments(registers, 0)
         a, b = self.reader.a.masked(a, blocks), self.reader.b.masked(b, blocks)
         await_all()
-        reads = self.reader.reads(self._next(stage), 0, self.next_first)
+        reads = self.reader.reads(self._next(stage), 0)
         events = self._events(due, self.in_flight - 1)
         totals, results = multiply(self.tile, totals, a, b, reads, events)
-        return totals, self._next(stage), self.reader.gather(results)
+        return totals, self._next(stage), self.reader.gather(results, registers)
 
     def _step_events(self, number, stage, odd: int):
         events = super()._step_events(number, stage, odd)
@@ -188,7 +188,8 @@ class Walk:
         carried = when(loop.stages - pairs * 2 > fx.Int32(1), carried, last_but_one)
         totals, stage, registers = loop.last_step(*self._parts(carried), self.blocks())
         self.store_at(tile).run(totals, None)
-        return [stage, *registers]
+        # Scale words wait for the store: there are few registers that they can lie in.
+        return [stage, *self.reader.with_scales(registers, loop.next_first)]
 
     def _pair_body(self, loop: WalkLoop):
         def body(pair, carried):
