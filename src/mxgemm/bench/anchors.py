@@ -82,7 +82,7 @@ def _read(case: Case, operands: Operands) -> Work:
 
     def make() -> Call:
         buffer = torch.ones(size_bytes, dtype=torch.uint8)
-        return lambda: loop(kernels, buffer.data_ptr(), size_bytes, threads)
+        return lambda: loop(kernels, buffer.data_ptr(), size_bytes, False, threads)
 
     return Work(make=make, bytes_moved=size_bytes, plan=f"{kernels.isa}, {size_bytes} bytes")
 

@@ -78,7 +78,10 @@ class FlyDSLGfx1250(Backend):
         """Return why the kernel cannot do `problem`: device, format, layout or sizes."""
         device = problem.device
         if device.arch != ARCH:
-            return Rejection(RejectionCode.ARCH, f"needs {ARCH}, got {device}")
+            return Rejection(
+                RejectionCode.ARCH,
+                f"needs {ARCH}, got {device}; device='{ARCH}:emulated' runs it on any CPU",
+            )
         if problem.numerics is Numerics.STRICT and not device.emulated:
             return Rejection(
                 RejectionCode.NUMERICS,
