@@ -15,6 +15,7 @@ CONTENT = b"machine code"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MXGEMM_CACHE_DIR", str(tmp_path))
+    disk_cache._warn.cache_clear()
     return tmp_path
 
 
@@ -59,11 +60,36 @@ def test_damaged_file_is_built_and_written_again(folder, damage):
     assert len(built) == 2
 
 
-def test_folder_that_cannot_be_made_is_no_reason_to_fail(folder, monkeypatch):
+CONSEQUENCE = "; every process compiles anew what is not kept"
+
+
+@pytest.mark.parametrize(
+    ("setting", "got"),
+    [
+        ("file", "{folder}/file/kind, which cannot be written: Not a directory"),
+        ("/proc/mxgemm", "/proc/mxgemm/kind, which cannot be written: No such file or directory"),
+        (
+            "~no_such_user",
+            "~no_such_user, which cannot be resolved: Could not determine home directory.",
+        ),
+    ],
+)
+def test_folder_that_cannot_be_made_is_no_reason_to_fail(folder, monkeypatch, caplog, setting, got):
     (folder / "file").write_text("not a folder")
-    for path in (folder / "file", "/proc/mxgemm"):
-        monkeypatch.setenv("MXGEMM_CACHE_DIR", str(path))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MXGEMM_CACHE_DIR", setting)
+    for _ in range(2):
         assert disk_cache.cached("kind", "name", lambda: CONTENT, parse) == PARSED
+    needs = "MXGEMM_CACHE_DIR: needs a folder to write in, got "
+    assert caplog.messages == [needs + got.format(folder=folder) + CONSEQUENCE]
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(folder, caplog):
+    path = folder / "kind/name"
+    path.mkdir(parents=True)
+    assert disk_cache.cached("kind", "name", lambda: CONTENT, parse) == PARSED
+    reason = f"compiled kernel: needs a file, got {path}, which cannot be written: Is a directory"
+    assert caplog.messages == [reason + CONSEQUENCE]
 
 
 def test_threads_that_build_the_same_do_not_disturb_each_other(folder):

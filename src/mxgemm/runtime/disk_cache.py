@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mxgemm import settings
-from mxgemm.runtime.work_folder import work_folder
+from mxgemm.runtime.work_folder import NoFolder, work_folder
 
 logger = logging.getLogger("mxgemm")
 
@@ -58,7 +58,7 @@ def cached(
     try:
         path = settings.cache_dir() / folder / name
     except ValueError as error:
-        _warn(str(error))
+        _warn(f"{settings.CACHE_DIR.variable}: needs a folder to write in, got {error}")
         return parse(build())
     kept = _read(path)
     if kept is not None:
@@ -68,18 +68,18 @@ def cached(
     parsed = parse(content)
     try:
         _write(path, content)
+    except NoFolder as error:
+        _warn(f"{settings.CACHE_DIR.variable}: {error}")
     except OSError as error:
-        _warn(str(error))
+        _warn(
+            f"compiled kernel: needs a file, got {path}, which cannot be written: {error.strerror}"
+        )
     return parsed
 
 
 @functools.cache
 def _warn(reason: str) -> None:
-    logger.warning(
-        "%s: needs a folder to keep compiled kernels in, got %s; every process compiles them anew",
-        settings.CACHE_DIR.variable,
-        reason,
-    )
+    logger.warning("%s; every process compiles anew what is not kept", reason)
 
 
 def _read(path: Path) -> bytes | None:
