@@ -89,6 +89,42 @@ def test_a_killed_process_leaves_no_child_and_no_file_for_long(places, kill):
     assert not list(places["cache"].rglob("*.json"))
 
 
+IMPORTS_FOR_LONG = """
+import sys
+from mxgemm.runtime import flydsl_compile
+sys.path.insert(0, sys.argv[1])
+flydsl_compile.compile_kernel("any:thing", None)
+"""
+
+
+def test_a_child_that_still_imports_ends_with_its_parent(places, tmp_path):
+    """mxgemm is one here that takes long to import."""
+    package = tmp_path / "slow/mxgemm"
+    package.mkdir(parents=True)
+    note = str(places["note"])
+    text = f"import pathlib, {BUILDERS}\n{BUILDERS}.build(pathlib.Path({note!r}))\n"
+    (package / "__init__.py").write_text(text)
+    command = [sys.executable, "-c", IMPORTS_FOR_LONG, str(package.parent)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
+        until(places["note"].exists)
+        child = int(places["note"].read_text())
+        assert is_running(child)
+        parent.kill()
+        parent.wait(PATIENCE_S)
+    until(lambda: not is_running(child))
+
+
+def test_a_child_whose_parent_has_ended_does_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", flydsl_compile._CHILD, str(os.getppid())],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "the parent is gone\n")
+
+
 def test_a_folder_that_is_worked_in_is_left_alone(tmp_path):
     with work_folder.work_folder(tmp_path) as first:
         with work_folder.work_folder(tmp_path) as second:

@@ -7,7 +7,6 @@ parent, so that the caller's environment stays as it is and FlyDSL need not be i
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib
 import importlib.metadata
@@ -16,7 +15,6 @@ import logging
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -42,8 +40,6 @@ FORMAT = 1
 FOLDER = "flydsl"
 """In the cache."""
 RESULT = "result.json"
-PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
 
 
 class CompilationFailed(BackendUnavailable):
@@ -200,10 +196,10 @@ def _run_child(builder: str, argument: object, linker: Path, folder: Path) -> by
     linked = folder / "rocm" / rocm_linker.IN_ROCM
     linked.parent.mkdir(parents=True)
     linked.symlink_to(linker)
-    request = {"builder": builder, "argument": argument, "folder": folder, "parent": os.getpid()}
+    request = {"builder": builder, "argument": argument, "folder": folder}
     # In its own folder: the caller's may be gone, or hold modules that are not meant.
     child = subprocess.run(  # noqa: S603  our own interpreter and module
-        [sys.executable, "-c", _CHILD],
+        [sys.executable, "-c", _CHILD, str(os.getpid())],
         input=pickle.dumps(_import_path()) + pickle.dumps(request),
         cwd=folder,
         capture_output=True,
@@ -226,16 +222,24 @@ def _import_path() -> list[str]:
 
 
 _CHILD = """
-import pickle, sys
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+import pickle
 sys.path[:] = pickle.load(sys.stdin.buffer)
 from mxgemm.runtime import flydsl_compile
 flydsl_compile.serve(pickle.load(sys.stdin.buffer))
+"""
+"""The child, its parent's process id as argument. It ends at once when the parent ends, however that
+is killed, or has ended before; first of all, for the imports may take seconds.
 """
 
 
 def serve(request: dict[str, object]) -> None:
     """Compile one kernel in this process, which then must end: it sets FlyDSL's variables."""
-    _end_with_parent(request["parent"])
     folder = Path(str(request["folder"]))
     dump = folder / "dump"
     settings.steer_this_process(
@@ -266,14 +270,6 @@ def serve(request: dict[str, object]) -> None:
         resources=resources,
     )
     (folder / RESULT).write_bytes(_to_bytes(kernel))
-
-
-def _end_with_parent(parent: object) -> None:
-    """End this process at once when `parent` ends, however that is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before
-        sys.exit("the parent is gone")
 
 
 def _metadata(
