@@ -233,8 +233,8 @@ sys.path[:] = pickle.load(sys.stdin.buffer)
 from mxgemm.runtime import flydsl_compile
 flydsl_compile.serve(pickle.load(sys.stdin.buffer))
 """
-"""The child, its parent's process id as argument. It ends at once when the parent ends, however that
-is killed, or has ended before; first of all, for the imports may take seconds.
+"""The child; its argument is its parent's process id. It first sees to it that it ends with its
+parent, however that is killed, or has ended already: the imports may take seconds.
 """
 
 
