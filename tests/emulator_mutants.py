@@ -119,13 +119,15 @@ _COUNTED = {
 }
 KEEP_SCC = ("s_mov_b", "s_set_vgpr_msb", "s_delay_alu", "s_nop", "s_wait_", "v_")
 _MANY = 64  # more than any counter holds
+_HELD = 63
+"""Operations that the counter of LDS holds. One more waits until the oldest is complete: a counter
+that wrapped or stuck instead would let a wait for none pass too early.
+"""
 _NO_RESULT_WAIT, _NO_READ_WAIT = 15, 7
 
 Code = Sequence[Instruction]
 Ages = dict[int, int]
-"""Issue pc of an operation that may be outstanding -> the fewest operations of its counter issued
-since.
-"""
+"""Issue pc of an LDS operation that may be outstanding -> the fewest of them issued since."""
 
 
 def successors(code: Code, pc: int) -> list[int]:
@@ -194,10 +196,11 @@ def waited_for(instruction: Instruction, counter: str) -> int | None:
 
 
 def outstanding(code: Code, counter: str, removed: int = -1) -> list[Ages | None]:
-    """Return, for every instruction, what may be outstanding before it, over all paths; `removed`
-    waits for nothing.
+    """Return, for every instruction, which LDS operations may be outstanding before it, over all
+    paths, by `counter`: dscnt or vm_vsrc; `removed` waits for nothing.
 
-    None where no path leads. Two paths join to what is outstanding on either, at its youngest.
+    None where no path leads. Two paths join to what is outstanding on either, at its youngest. They
+    complete in order, and at most `_HELD` are outstanding.
     """
     before: list[Ages | None] = [None] * len(code)
     before[0] = {}
@@ -207,7 +210,7 @@ def outstanding(code: Code, counter: str, removed: int = -1) -> list[Ages | None
         after = dict(before[pc] or {})
         left = waited_for(code[pc], counter) if pc != removed else None
         if code[pc].name.startswith(_COUNTED[counter]):
-            after = {p: min(age + 1, _MANY) for p, age in after.items()} | {pc: 0}
+            after = {p: age + 1 for p, age in after.items() if age + 1 < _HELD} | {pc: 0}
         elif left is not None:
             after = {p: age for p, age in after.items() if age < left}
         for successor in successors(code, pc):
@@ -250,8 +253,8 @@ def waits_for_nothing(code: Code, pc: int, counter: str) -> bool:
 
 
 def is_made_up_for(code: Code, pc: int, counter: str) -> bool:
-    """Without the wait, no register is used before its load is waited for, and every barrier and
-    copy finds the same operations outstanding as with it.
+    """Without the wait, no register is used before its load is waited for, none is overwritten
+    before it is read, and every barrier and copy finds the same operations outstanding as with it.
     """
     with_it, without = outstanding(code, counter), outstanding(code, counter, removed=pc)
     for at, instruction in enumerate(code):
@@ -262,7 +265,7 @@ def is_made_up_for(code: Code, pc: int, counter: str) -> bool:
         publishes = instruction.name.startswith(("s_barrier_signal", "tensor_", "s_endpgm"))
         if publishes and not set(ages) <= set(with_it[at] or {}):
             return False
-    return True
+    return overwrites_nothing_unread(code, pc, "vm_vsrc")
 
 
 def overwrites_nothing_unread(code: Code, pc: int, counter: str) -> bool:

@@ -160,6 +160,11 @@ WRONG_TENSORS = {
     "double": (lambda shape: full(*shape, dtype=torch.float64), TypeError, "must be one of"),
     "int": (lambda shape: full(*shape, dtype=torch.int32), TypeError, "must be one of"),
     "elsewhere": (lambda shape: full(*shape, device="meta"), ValueError, "must be on cpu"),
+    "negated": (
+        lambda shape: torch._neg_view(full(*shape)),
+        ValueError,
+        "must hold its own values",
+    ),
     "strided": (
         lambda shape: full(*shape[:-1], 2 * shape[-1])[..., ::2],
         ValueError,

@@ -175,6 +175,11 @@ def _check_tensor(
         raise TypeError(
             f"gemm: {name} must be a strided tensor, got {tensor.layout}; call .to_dense()"
         )
+    if tensor.is_neg():  # its memory holds the values with the other sign
+        raise ValueError(
+            f"gemm: {name} must hold its own values, got a view that negates them; call "
+            f".resolve_neg()"
+        )
     expected = shape[1:] if name in ("bias", "bias_grad") else shape
     if tuple(tensor.shape) != expected:
         raise ValueError(f"gemm: {name} must have shape {expected}, got {tuple(tensor.shape)}")

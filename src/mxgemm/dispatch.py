@@ -175,8 +175,7 @@ def _select(problem: GemmProblem, name: str | None) -> GemmPlan:
             return backend.plan(problem)
         error = BackendUnavailable if rejection.code in UNAVAILABLE else UnsupportedProblem
         raise error(
-            f"gemm on {name}: {rejection}, for {problem}; leave backend unset to let another take "
-            f"it"
+            f"gemm on {name}: {rejection}, for {problem}; with backend unset another may take it"
         )
     reasons = []
     for backend in BACKENDS:

@@ -47,6 +47,11 @@ class PlainOperand:
             raise TypeError(
                 f"gemm: a must be a strided tensor, got {values.layout}; call .to_dense()"
             )
+        if values.is_neg():  # its memory holds the values with the other sign
+            raise ValueError(
+                "gemm: a must hold its own values, got a view that negates them; call "
+                ".resolve_neg()"
+            )
         if values.dtype not in FORMATS:
             raise TypeError(
                 f"gemm: a plain a must be one of {OUTPUT_DTYPES}, got {values.dtype}; "

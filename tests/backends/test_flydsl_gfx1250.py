@@ -4,6 +4,7 @@ passes arguments.
 
 import dataclasses
 import itertools
+import re
 import struct
 
 import pytest
@@ -24,11 +25,12 @@ from mxgemm.backends.flydsl_gfx1250.config import (
     TileConfig,
 )
 from mxgemm.devices import DeviceSpec
-from mxgemm.epilogue import Activation, Epilogue
+from mxgemm.emulator.gfx1250 import MAX_GRID
+from mxgemm.epilogue import Activation, Epilogue, EpilogueArgs
 from mxgemm.errors import UnsupportedProblem
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
 from mxgemm.runtime.flydsl_compile import CompiledKernel
-from mxgemm.tensor import OperandLayout
+from mxgemm.tensor import MXTensor, OperandLayout
 
 pytestmark = pytest.mark.host
 
@@ -129,6 +131,9 @@ def test_shipped_tiles_are_valid_and_regions_do_not_overlap(tile, epilogue, out_
         ({"tile_m": 48, "waves_m": 1, "waves_n": 4}, "32-row pairs"),
         ({"num_stages": 2}, "3 data stages"),
         ({"tile_m": 512}, "up to 256"),
+        ({"tile_m": 0}, "sizes of 1 or more"),
+        ({"tile_m": -256}, "sizes of 1 or more"),
+        ({"waves_m": -2, "waves_n": -2}, "sizes of 1 or more"),
         ({"stage_tiles": 8}, "K tiles a stage"),
         ({"tile_n": 128, "waves_m": 1, "waves_n": 4}, "64 columns"),
     ],
@@ -160,7 +165,7 @@ WALK_NEEDS = "needs 10 or more K tiles for a walk, and not 1 more than a multipl
         (
             {"k": 4096},
             cost.Choice(SMALL, 1, 32, walk_columns=1),
-            "EPILOGUE: a walk needs the tile 256x256x128.*got 64x256x256",
+            "EPILOGUE: a walk needs the tile 256x256x128.*got 64x256x512",
         ),
         (
             {"k": 4096, "epilogue": FUSED},
@@ -173,14 +178,14 @@ WALK_NEEDS = "needs 10 or more K tiles for a walk, and not 1 more than a multipl
         ({"k": 4096}, cost.Choice(SMALL, 3, 8), "cover 32 K tiles.*got 3 parts of 8 K tiles"),
         ({"k": 4096}, cost.Choice(SMALL, 5, 8), "none of them empty, got 5 parts of 8 K tiles"),
         ({"k": 1280}, cost.Choice(SMALL, 2, 5), "multiple of 8 K tiles, got 2 parts of 5 K tiles"),
-        ({}, cost.Choice(TileConfig(tile_m=512), 1, 1), "SHAPE: tile 512x.*up to 256"),
-        ({}, cost.Choice(TileConfig(num_stages=2), 1, 1), "3 data stages or more"),
-        ({}, cost.Choice(TileConfig(num_stages=9), 1, 1), "MEMORY: .*327680 bytes of LDS, got"),
-        (
-            {"n": 65_536 * 128},
-            cost.Choice(TileConfig(tile_n=128), 1, 1),
-            "65535 workgroups along N, got 65536",
-        ),
+        ({}, cost.Choice(SMALL, 1, (1 << 21) + 1), "parts of up to 2097152 K tiles, .*2097153"),
+        ({}, cost.Choice(SMALL, 1, 1 << 29), "parts of up to 2097152 K tiles, .* of 536870912 K"),
+        ({}, cost.Choice(SMALL, 1, 1 << 31), "parts of up to 2097152 K tiles, .* of 2147483648 K"),
+        ({}, cost.Choice(SMALL, "2", 8), r"SHAPE: needs ints as .*, got \('2', 8, 0\)"),
+        ({}, cost.Choice(SMALL, 2.0, 8), r"SHAPE: needs ints as .*, got \(2.0, 8, 0\)"),
+        ({}, cost.Choice(SMALL, True, 8), r"SHAPE: needs ints as .*, got \(True, 8, 0\)"),
+        ({}, cost.Choice(SMALL, 1, None), r"SHAPE: needs ints as .*, got \(1, None, 0\)"),
+        ({}, cost.Choice(SMALL, 1, 1, walk_columns=0.0), r"needs ints as .*, got \(1, 1, 0.0\)"),
         ({"device": DeviceSpec.parse("gfx950")}, cost.Choice(SMALL, 1, 1), "ARCH: .*got gfx950"),
         ({"a": STRIPED}, cost.Choice(SMALL, 1, 1), "LAYOUT: a must have .*scale_32x8"),
     ],
@@ -188,6 +193,62 @@ WALK_NEEDS = "needs 10 or more K tiles for a walk, and not 1 more than a multipl
 def test_a_choice_that_no_kernel_does_is_refused_with_required_and_actual(fields, choice, message):
     with pytest.raises(UnsupportedProblem, match=message):
         BACKEND.plan_with(problem(**fields), choice)
+
+
+SHIPPED = "256x256x128/2x2w/3s, 128x256x256/1x4w/3s, 64x256x512/1x4w/3s"
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        *(
+            TileConfig(**fields)
+            for fields in (
+                {"tile_m": 0},
+                {"tile_m": -256},
+                {"tile_m": 512},
+                {"tile_m": 256.0},
+                {"tile_m": "256"},
+                {"tile_m": None},
+                {"num_stages": 3.5},
+                {"num_stages": 2},
+                {"num_stages": 4},
+                {"num_stages": 9},
+                {"stage_tiles": True},
+                {"waves_m": 0},
+                {"waves_m": 1, "waves_n": 4},
+                {"tile_m": 192},
+                {"tile_m": 96},
+                {"tile_m": 128, "tile_n": 64, "waves_m": 4, "waves_n": 1},
+                {"tile_n": 128},
+            )
+        ),
+        None,
+        "256x256x128/2x2w/3s",
+    ],
+    ids=repr,
+)
+def test_a_tile_that_does_not_ship_is_refused_with_those_that_do(tile):
+    wanted = f"SHAPE: needs one of the tiles {SHIPPED}, got {tile!r}, for"
+    with pytest.raises(UnsupportedProblem, match=re.escape(wanted)):
+        BACKEND.plan_with(problem(), cost.Choice(tile, 1, 1))
+
+
+@pytest.mark.parametrize("tile", cost.CANDIDATES, ids=str)
+def test_one_part_may_be_as_long_as_the_longest_contraction(tile):
+    assert BACKEND.plan_with(problem(), cost.Choice(tile, 1, 1 << 21)).config.splits == 1
+
+
+def test_what_is_no_choice_is_a_type_error():
+    with pytest.raises(TypeError, match=r"choice must be a cost\.Choice, got NoneType"):
+        BACKEND.plan_with(problem(), None)
+
+
+def test_a_kernel_of_too_much_lds_is_rejected():
+    rejection = KernelSpec(tile=TileConfig(num_stages=9)).validate()
+    assert rejection is not None
+    assert rejection.code is RejectionCode.MEMORY
+    assert "at most 327680 bytes of LDS, got" in rejection.detail
 
 
 @pytest.mark.parametrize("k", [32, 1152, 1280, 4096, 4128])
@@ -200,6 +261,70 @@ def test_every_candidate_is_accepted(m, n, k):
 @pytest.mark.parametrize("empty", ["m", "n", "k"])
 def test_empty_problems_have_plans(empty):
     assert BACKEND.plan(problem(**{empty: 0})).config.splits == 1
+
+
+class Grids:
+    """A place that only writes down how many workgroups it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[places.Grid] = []
+
+    def run(self, kernel: object, grid: places.Grid, values: object) -> None:
+        self.asked.append(grid)
+
+    def fit(self) -> bool:
+        """Return whether the runtime takes them: it counts lanes along an axis in 32 bits."""
+        most = min(MAX_GRID[0], 0xFFFF_FFFF // launch.REDUCE_THREADS)
+        return all(x <= most and y <= MAX_GRID[1] and z <= MAX_GRID[2] for x, y, z in self.asked)
+
+
+@pytest.fixture
+def grids(monkeypatch) -> Grids:
+    monkeypatch.setattr(launch, "load", lambda function, argument: None)
+    return Grids()
+
+
+def operand_of(rows: int, k: int) -> MXTensor:
+    """Return an operand without memory."""
+    codes, scales = (
+        torch.empty(rows, k // bytes_per, dtype=torch.uint8, device="meta") for bytes_per in (2, 32)
+    )
+    return MXTensor(codes=codes, scales=scales, shape=(rows, k), stored_k=k)
+
+
+LAST_K = launch.K_LIMIT - 32
+
+
+@pytest.mark.parametrize(
+    ("rows", "k"),
+    [(1, 65_536 * 32), (17, 65_536 * 128), (1, LAST_K), (launch.ROWS_LIMIT, 32), (300, LAST_K)],
+)
+def test_every_operand_that_the_backend_takes_can_be_prepared(grids, rows, k):
+    assert BACKEND.check(problem(m=rows, n=rows, k=k)) is None
+    packed = launch.reorder(grids, operand_of(rows, k))
+    assert packed.layout == launch.TILED
+    assert len(grids.asked) == 2
+    assert grids.fit(), grids.asked
+
+
+@pytest.mark.parametrize("tile", cost.CANDIDATES, ids=str)
+@pytest.mark.parametrize(
+    ("m", "n"),
+    [
+        (65_536 * 64 + 1, 1),
+        (launch.ROWS_LIMIT, 1),
+        (1, launch.ROWS_LIMIT),
+        (launch.ROWS_LIMIT,) * 2,
+    ],
+)
+def test_every_problem_that_the_backend_takes_can_be_split(grids, m, n, tile):
+    wanted = problem(m=m, n=n, k=2048, epilogue=Epilogue(bias_grad=True))
+    plan = BACKEND.plan_with(wanted, cost.Choice(tile, 2, 8))
+    out, sums = (torch.empty(*size, device="meta") for size in ((m, n), (n,)))
+    operands = operand_of(m, 2048), operand_of(n, 2048)
+    launch.gemm(grids, wanted, plan.config, operands, out, EpilogueArgs(bias_grad=sums))
+    assert len(grids.asked) == 3
+    assert grids.fit(), grids.asked
 
 
 def row_address(form: CodesForm, row: int, chunk: int) -> int:

@@ -3,12 +3,14 @@ timing, bit for bit in the exact regime, with every hazard and race check on.
 """
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
 import cases
 import conformance
+import mxgemm
 import oracles
 from backends.gfx1250_kernels import (
     AITER,
@@ -221,6 +223,65 @@ def test_prepared_operands_give_the_same_bits():
     plan = BACKEND.plan_with(wanted, whole(SMALL, 1120))
     plan.run(a, prepared, out, EpilogueArgs())
     oracles.assert_same_bits(out, plain)
+
+
+def test_more_k_tiles_than_an_axis_of_the_grid_takes_are_prepared_right():
+    last = 65_536
+    generator = torch.Generator().manual_seed(4)
+    operand = oracles.random_operand(3, 128 * (last + 1), generator, scales=(120, 130))
+    right = operand.relayout(TILED)
+    with places.emulation(places.Emulation(workgroups=((last, 0, 0),))):
+        packed = launch.reorder(places.place_for(DEVICE), operand)
+    unit = slice(256 * last, 256 * (last + 1))
+    assert torch.equal(packed.codes.flatten()[unit], right.codes.flatten()[unit])
+    assert torch.equal(packed.scales[last], right.scales[last])
+
+
+class LastSlice:
+    """A place that puts known parts where the GEMM would, and sums the last rows of them."""
+
+    def __init__(self, parts: torch.Tensor) -> None:
+        self.parts = parts
+
+    def run(self, kernel, grid, values) -> None:
+        if kernel.symbol.startswith("mxfp4_gemm"):
+            values[0].view(len(self.parts), -1)[:, -1:] = self.parts
+        else:
+            last = places.Emulation(workgroups=((grid[0] - 1, 0, 0),))
+            places.EmulatedPlace(last).run(kernel, grid, values)
+
+
+def test_more_rows_of_a_split_than_an_axis_of_the_grid_takes_are_summed_right():
+    m, k = 65_536 * 64 + 1, 2048
+    codes = torch.empty(m, k // 2, dtype=torch.uint8)
+    scales = torch.empty(m, k // 32, dtype=torch.uint8)
+    a = MXTensor(codes=codes, scales=scales, shape=(m, k), stored_k=k)
+    b = oracles.exact_operands(1, 1, k, Accumulation(), seed=1)[1]
+    problem = conformance.problem_of(a, b, DEVICE)
+    plan = BACKEND.plan_with(problem, cost.Choice(SMALL, 2, 8))
+    out = torch.full((m, 1), torch.nan)
+    place = LastSlice(torch.tensor([[3.0], [4.0]]))
+    launch.gemm(place, problem, plan.config, (a, b), out, EpilogueArgs())
+    assert out[-1].item() == 7
+    assert bool(out[:-1].isnan().all())
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 64), (2, 3, 0), (0, 3, 64), (0, 0, 0)], ids=str)
+def test_empty_operands_are_prepared_and_multiply_like_plain_ones(shape):
+    m, n, k = shape
+    a, b = mxgemm.quantize(torch.ones(m, k)), mxgemm.quantize(torch.ones(n, k))
+    plan = BACKEND.plan(conformance.problem_of(a, b, DEVICE))
+    prepared = plan.prepare_a(a), plan.prepare_b(b)
+    for made, plain in zip(prepared, (a, b), strict=True):
+        assert made.shape == plain.shape
+        assert made.payload.layout == TILED
+        assert (made.nbytes == 0) == (plain.codes.numel() == 0)
+    options = {"bias": torch.arange(n, dtype=torch.float32), "out_dtype": torch.float32}
+    on = {"backend": BACKEND.name, "device": DEVICE}
+    expected = options["bias"].repeat(m, 1)  # where there is a product, it is of empty sums
+    for left, right in itertools.product((a, prepared[0]), (b, prepared[1])):
+        out = mxgemm.gemm(left, right, **options, **on)
+        oracles.assert_same_bits(out, expected)
 
 
 @pytest.mark.parametrize("walk_columns", [0, 1])

@@ -134,6 +134,8 @@ def test_the_public_call_takes_a_tensor() -> None:
         plan(x.float(), b)
     with pytest.raises(TypeError, match="a must be a strided tensor"):
         mxgemm.gemm(x.to_sparse(), b)
+    with pytest.raises(ValueError, match="a must hold its own values"):
+        mxgemm.gemm(torch._neg_view(x), b)
     with pytest.raises(UnsupportedProblem, match="FORMAT: a must be mxfp4, got bfloat16"):
         mxgemm.gemm(x, b, backend="reference_fp32")
 

@@ -85,6 +85,16 @@ def test_gemm_on_the_emulated_device_says_emulated(
     dispatch.cache.clear()
 
 
+@pytest.mark.parametrize("device", ["gfx1250", "sm_90"])
+def test_gemm_on_a_gpu_that_is_not_there_names_the_way_out(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    result = run("gemm", "a.npy", "b.npy", "--device", device, "-o", "c.npy")
+    assert_fails(result, f"{device} needs a GPU")
+    assert "--emulate" in result[2]
+
+
 def expected_on_cpu() -> np.ndarray[Any, Any]:
     a, b = (mxgemm.quantize(torch.from_numpy(np.load(f"{name}.npy"))) for name in "ab")
     return (

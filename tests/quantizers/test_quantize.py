@@ -409,6 +409,12 @@ def test_stochastic_rounding_without_headroom_is_biased_as_documented():
     assert mxgemm.dequantize(q).unique().tolist() == [6.0]
 
 
+def test_a_view_that_negates_is_quantized_as_what_it_shows():
+    x = torch.complex(torch.zeros(4, 64), torch.randn(4, 64)).conj().imag
+    assert x.is_neg()
+    assert torch.equal(mxgemm.quantize(x).codes, mxgemm.quantize(x.clone()).codes)
+
+
 def test_quantize_does_not_touch_its_input_or_its_graph():
     x = gaussian(4, 64, seed=17).requires_grad_()
     before = x.detach().clone()

@@ -99,9 +99,7 @@ class NativeCpu(Backend):
 
     def check(self, problem: GemmProblem) -> Rejection | None:
         if problem.device.kind != "cpu":
-            return Rejection(
-                RejectionCode.DEVICE, f"operands must be in CPU memory, got {problem.device}"
-            )
+            return Rejection(RejectionCode.DEVICE, f"runs on the cpu, got {problem.device}")
         for side, spec in (("a", problem.a), ("b", problem.b)):
             rejection = self._check_operand(side, spec)
             if rejection is not None:

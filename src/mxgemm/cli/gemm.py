@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.suffix != ".npy":
         raise ValueError(f"gemm: the result must be a .npy file, got {args.output}; name it so")
     check_file_free(args.output, force=args.force)
-    device = DeviceSpec.parse(args.device)
+    device = _device(args.device)
     a, b = (_operand(text, side, args, device) for text, side in ((args.a, "a"), (args.b, "b")))
     if args.rule is not None and a.sqnr_db is b.sqnr_db is None:
         raise ValueError(
@@ -136,6 +136,17 @@ def _operand(text: str, side: str, args: argparse.Namespace, device: DeviceSpec)
         # The library's argument is the command's option.
         message = str(error).replace("pad=True", "--pad")
         raise ValueError(f"{side} {text}: {message}") from error
+
+
+def _device(text: str) -> DeviceSpec:
+    """Return the device that `text` names, which must be there: operands are moved to it."""
+    device = DeviceSpec.parse(text)
+    if device.torch_device.type == "cuda" and device.index >= torch.cuda.device_count():
+        raise ValueError(
+            f"gemm: {device} needs a GPU that torch {torch.__version__} can use, got "
+            f"{torch.cuda.device_count()} of them; --emulate runs gfx1250 without one"
+        )
+    return device
 
 
 def _rule(args: argparse.Namespace) -> str:
@@ -217,7 +228,7 @@ def _summary(
 def _print(summary: dict[str, Any]) -> None:
     out = console.stdout()
     where = " (emulated)" if summary["emulated"] else ""
-    of_emulation = " of this CPU, compilation included" if summary["emulated"] else ""
+    of_emulation = " of this CPU, any compilation included" if summary["emulated"] else ""
     rows = [
         ("result", f"{'x'.join(map(str, summary['shape']))} {summary['out_dtype']}"),
         ("backend", f"{summary['backend']}: {summary['plan']}"),

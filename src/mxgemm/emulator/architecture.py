@@ -19,8 +19,8 @@ _FOLDERS = {"gfx1250": "mxgemm.emulator.gfx1250"}
 class Architecture:
     """Static facts and the two front ends.
 
-    `parse(lines)` and `decode(code, base_address)` return the same instructions for the same
-    kernel.
+    `max_grid` is in workgroups along each axis. `parse(lines)` and `decode(code, base_address)`
+    return the same instructions for the same kernel.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Architecture:
     lanes: int
     max_lds_bytes: int
     max_workgroup_items: int
+    max_grid: tuple[int, int, int]
     max_cluster: int
     parse: Callable[[Sequence[str]], tuple[Instruction, ...]]
     decode: Callable[[bytes, int], tuple[Instruction, ...]]

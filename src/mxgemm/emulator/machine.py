@@ -201,6 +201,11 @@ class Machine:
         cluster: Sequence[int],
     ) -> dict[str, Any]:
         grid3 = _extent("grid", grid, info.name)
+        if any(g > most for g, most in zip(grid3, self.architecture.max_grid, strict=True)):
+            raise LaunchError(
+                f"launch of {info.name}: at most {self.architecture.max_grid} workgroups along the "
+                f"axes, got {grid3}"
+            )
         cluster3 = _extent("cluster", cluster, info.name)
         if block is None and info.required_block is None:
             raise LaunchError(

@@ -340,7 +340,7 @@ def _as_matrix(x: torch.Tensor, what: str) -> torch.Tensor:
         )
     if x.dim() == 0:
         raise ValueError(f"{what}: takes at least one dimension, got a scalar")
-    x = x.detach()
+    x = x.detach().resolve_neg()  # a view that negates has memory of the other sign
     # reshape(-1, K) cannot infer the rows of a tensor without elements.
     return x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
 

@@ -39,10 +39,6 @@ from mxgemm.runtime import flydsl_compile, rocm_linker
 from mxgemm.tensor import CANONICAL, MXTensor
 
 ARCH = "gfx1250"
-ROWS_LIMIT = launch.GRID_LIMIT * 256
-"""Rows of either operand: tiles along one axis of the grid."""
-K_LIMIT = 1 << 28
-"""Contraction: the byte extents of a copy are 31-bit numbers."""
 
 
 class FlyDSLGfx1250(Backend):
@@ -92,10 +88,10 @@ class FlyDSLGfx1250(Backend):
             rejection = self._check_operand(side, spec)
             if rejection is not None:
                 return rejection
-        if max(problem.m, problem.n) > ROWS_LIMIT or problem.k >= K_LIMIT:
+        if max(problem.m, problem.n) > launch.ROWS_LIMIT or problem.k >= launch.K_LIMIT:
             return Rejection(
                 RejectionCode.SHAPE,
-                f"needs m and n up to {ROWS_LIMIT} and k below {K_LIMIT}, "
+                f"needs m and n up to {launch.ROWS_LIMIT} and k below {launch.K_LIMIT}, "
                 f"got m={problem.m} n={problem.n} k={problem.k}",
             )
         return None
@@ -134,9 +130,21 @@ class FlyDSLGfx1250(Backend):
     def plan_with(self, problem: GemmProblem, choice: cost.Choice) -> GemmPlan:
         """Return the plan with this tile and split, for tuning and tests.
 
+        Args:
+            problem: what is to be done.
+            choice: one of `cost.CANDIDATES` as the tile, no other was ever compiled and looked
+                into; 1 to `cost.MAX_SPLITS` parts of K, of which more than one are of a multiple
+                of 8 K tiles and none is empty; workgroups along N, where the tile is the largest,
+                K in one part of 10 K tiles or more and the epilogue at most a factor alpha.
+
         Raises:
+            TypeError: `choice` is no `cost.Choice`.
             UnsupportedProblem: the backend rejects the problem, or no kernel does it so.
         """
+        if not isinstance(choice, cost.Choice):
+            raise TypeError(
+                f"plan on {self.name}: choice must be a cost.Choice, got {type(choice).__name__}"
+            )
         config = launch.GemmConfig(
             choice.tile, choice.splits, choice.split_tiles, choice.walk_columns
         )

@@ -7,7 +7,7 @@ FlyDSL nor a device, so that plans can be made and tested anywhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 
 import torch
@@ -191,9 +191,13 @@ class TileConfig:
         return SCALE_GROUP // self.stage_tiles
 
     def validate(self) -> Rejection | None:
-        """Return why no kernel exists for these sizes, or None."""
+        """Return why no kernel can be made of these sizes, or None. Which of those that can are
+        shipped is for `cost.CANDIDATES` to say.
+        """
         wanted = None
-        if self.num_waves != COPY_WAVES:
+        if min(astuple(self)) < 1:
+            wanted = "sizes of 1 or more"
+        elif self.num_waves != COPY_WAVES:
             wanted = f"{COPY_WAVES} waves, which share the copies, got {self.num_waves}"
         elif self.tile_m % (2 * WMMA_ROWS * self.waves_m) or self.tile_n % (
             2 * WMMA_ROWS * self.waves_n

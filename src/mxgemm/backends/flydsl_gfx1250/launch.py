@@ -36,7 +36,14 @@ TILED = OperandLayout.of("tile_16x16", "scale_k_major")
 """The prepared form."""
 FP32_BYTES = 4
 GRID_LIMIT = 65_535
-"""Workgroups along the second axis of a grid."""
+"""Workgroups along the second and third axis of a grid, whose numbers a wave gets in 16 bits each.
+The first axis takes more than any problem has.
+"""
+ROWS_LIMIT = GRID_LIMIT * min(REDUCE_THREADS, *(tile.tile_n for tile in cost.CANDIDATES))
+"""Rows of either operand: those of B lie along the second axis of a GEMM's grid, in tiles, and
+along that of a small kernel, in its lanes."""
+K_LIMIT = 1 << 28
+"""Contraction: the byte extents of a copy are 31-bit numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,11 @@ class GemmConfig:
     walk_columns: int = 0
 
     def validate(self, problem: GemmProblem) -> Rejection | None:
-        """Return why `problem`, which the backend accepts, cannot be done so, or None."""
-        rejection = self.spec(problem).validate()
+        """Return why `problem`, which the backend accepts, cannot be done so, or None.
+
+        The fields may hold anything; the reason says what each must be.
+        """
+        rejection = self._unknown() or self.spec(problem).validate()
         if rejection is not None:
             return rejection
         k_tiles, columns = (  # of one even where there is nothing, and no kernel runs
@@ -70,6 +80,8 @@ class GemmConfig:
             wanted = f"K in 1 to {cost.MAX_SPLITS} parts, got {self.splits}"
         elif not (self.splits - 1) * self.split_tiles < k_tiles <= self.splits * self.split_tiles:
             wanted = f"parts that cover {k_tiles} K tiles, none of them empty, got {parts}"
+        elif self.split_tiles > K_LIMIT // TILE_K:
+            wanted = f"parts of up to {K_LIMIT // TILE_K} K tiles, the longest K, got {parts}"
         elif not whole and self.split_tiles % SCALE_GROUP:
             wanted = f"parts of a multiple of {SCALE_GROUP} K tiles, got {parts}"
         elif not 0 <= self.walk_columns <= columns:
@@ -81,11 +93,25 @@ class GemmConfig:
                 f"{WALK_STAGES} or more K tiles for a walk, and not 1 more than a multiple of "
                 f"{SCALE_GROUP}, got {k_tiles}"
             )
-        elif (self.walk_columns or columns) > GRID_LIMIT:
-            wanted = f"up to {GRID_LIMIT} workgroups along N, got {self.walk_columns or columns}"
         if wanted is None:
             return None
         return Rejection(RejectionCode.SHAPE, f"{self}: needs {wanted}")
+
+    def _unknown(self) -> Rejection | None:
+        """Return what is no tile that ships, or no number, or None."""
+        # By `repr`, as kernels are named: 256.0 is equal to 256 and makes another kernel.
+        if repr(self.tile) not in map(repr, cost.CANDIDATES):
+            shipped = ", ".join(map(str, cost.CANDIDATES))
+            return Rejection(
+                RejectionCode.SHAPE, f"needs one of the tiles {shipped}, got {self.tile!r}"
+            )
+        numbers = self.splits, self.split_tiles, self.walk_columns
+        if any(type(number) is not int for number in numbers):
+            return Rejection(
+                RejectionCode.SHAPE,
+                f"needs ints as splits, split_tiles and walk_columns, got {numbers}",
+            )
+        return None
 
     def spec(self, problem: GemmProblem) -> KernelSpec:
         """Return the GEMM kernel: that of the whole, or of the parts of K."""
@@ -166,7 +192,7 @@ def _split_gemm(
     tensors = [out, parts, args.bias, args.c, aux, slices]
     pitches = [_pitch(t) for t in (out, args.c, aux)]
     kernel = load("reduce:build_split_sum", SplitSumSpec(problem.out_dtype, problem.epilogue))
-    grid = (-(-n // REDUCE_THREADS), -(-m // SLICE_ROWS), 1)
+    grid = (-(-m // SLICE_ROWS), -(-n // REDUCE_THREADS), 1)
     numbers = [m, n, config.splits, args.alpha, args.beta]
     place.run(kernel, grid, [*tensors, *pitches, *numbers])
     return slices
@@ -236,8 +262,12 @@ def _bias_grad_parts(problem: GemmProblem, count: int, out: torch.Tensor) -> tor
 
 
 def reorder(place: Place, operand: MXTensor) -> MXTensor:
-    """Return a canonical `operand` in the prepared form, by two device kernels."""
+    """Return a canonical `operand` in the prepared form, by two device kernels, or by none where it
+    is empty.
+    """
     rows, blocks = operand.shape[0], operand.stored_k // operand.format.block
+    if not rows or not blocks:
+        return operand.relayout(TILED)
     layout, device = TILED, operand.codes.device
     code_bytes = blocks * CHUNK_BYTES
     padded_rows, padded_bytes = layout.codes.padded(rows, code_bytes)
@@ -245,10 +275,10 @@ def reorder(place: Place, operand: MXTensor) -> MXTensor:
         layout.codes.storage_shape(rows, code_bytes), dtype=torch.uint8, device=device
     )
     chunks = padded_bytes // CHUNK_BYTES
-    source, grid_rows = _dense(operand), -(-padded_rows // REDUCE_THREADS)
+    source, row_groups = _dense(operand), -(-rows // REDUCE_THREADS)
     place.run(
         load("reorder:build_reorder_codes", None),
-        (grid_rows, chunks, 1),
+        (chunks, row_groups, 1),
         [codes, source.codes, code_bytes, rows, blocks, padded_rows, chunks],
     )
     scales = torch.empty(
@@ -256,7 +286,7 @@ def reorder(place: Place, operand: MXTensor) -> MXTensor:
     )
     place.run(
         load("reorder:build_reorder_scales", None),
-        (-(-rows // REDUCE_THREADS), scales.shape[0], 1),
+        (scales.shape[0], row_groups, 1),
         [scales, source.scales, blocks, rows, blocks],
     )
     return dataclasses.replace(operand, codes=codes, scales=scales, layout=layout)

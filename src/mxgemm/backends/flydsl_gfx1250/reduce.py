@@ -44,7 +44,11 @@ def _at(base, pitch, row, column, itemsize: int):
 
 
 def build_split_sum(spec: SplitSumSpec):
-    """Return launcher, placeholders, threads and LDS bytes of the kernel for `spec`."""
+    """Return launcher, placeholders, threads and LDS bytes of the kernel for `spec`.
+
+    Grid (M / 64 rounded up, N / 256 rounded up): a workgroup's x is a slice of rows, of which a
+    problem may have more than the other axes have room for; a lane is a column.
+    """
     epilogue = spec.epilogue
 
     @flyc.kernel(known_block_size=[REDUCE_THREADS, 1, 1])
@@ -64,8 +68,8 @@ def build_split_sum(spec: SplitSumSpec):
         alpha: fx.Float32,
         beta: fx.Float32,
     ):
-        column = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
-        slice_number = fx.Int32(fx.block_idx.y)
+        slice_number = fx.Int32(fx.block_idx.x)
+        column = fx.Int32(fx.block_idx.y) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         args = OutputArgs(
             out=address(out),
             bias=address(bias),

@@ -2,7 +2,8 @@
 
 A GEMM reads plain operands as they are; these make the forms that it reads with less LDS and in
 longer runs of memory, once for a weight. One lane moves one unit: a block's 16 bytes of codes, or a
-K tile's four scales of a row. Units that do not exist become zero.
+K tile's four scales of a row. Units that do not exist become zero. K lies along x, the only axis of
+a grid with room for the longest.
 """
 
 import flydsl.compiler as flyc
@@ -18,7 +19,7 @@ BYTE_BITS = 8
 def build_reorder_codes(_: None):
     """Return launcher, placeholders, threads and LDS bytes of the kernel that packs `tile_16x16`.
 
-    Grid (padded rows / 256 rounded up, padded chunks): a lane is a row, a workgroup's y a chunk.
+    Grid (padded chunks, padded rows / 256 rounded up): a lane is a row, a workgroup's x a chunk.
     """
 
     @flyc.kernel(known_block_size=[REDUCE_THREADS, 1, 1])
@@ -31,8 +32,8 @@ def build_reorder_codes(_: None):
         padded_rows: fx.Int32,
         padded_chunks: fx.Int32,
     ):
-        row = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
-        chunk = fx.Int32(fx.block_idx.y)
+        chunk = fx.Int32(fx.block_idx.x)
+        row = fx.Int32(fx.block_idx.y) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         if row < padded_rows:
             unit = Vector.filled(CHUNK_BYTES, 0, fx.Int8)
             if row < rows and chunk < chunks:
@@ -67,7 +68,7 @@ def build_reorder_scales(_: None):
     """Return launcher, placeholders, threads and LDS bytes of the kernel that packs
     `scale_k_major`.
 
-    Grid (rows / 256 rounded up, K tiles): a lane is a row, a workgroup's y a K tile.
+    Grid (K tiles, rows / 256 rounded up): a lane is a row, a workgroup's x a K tile.
     """
 
     @flyc.kernel(known_block_size=[REDUCE_THREADS, 1, 1])
@@ -78,8 +79,8 @@ def build_reorder_scales(_: None):
         rows: fx.Int32,
         blocks: fx.Int32,
     ):
-        row = fx.Int32(fx.block_idx.x) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
-        k_tile = fx.Int32(fx.block_idx.y)
+        k_tile = fx.Int32(fx.block_idx.x)
+        row = fx.Int32(fx.block_idx.y) * REDUCE_THREADS + fx.Int32(fx.thread_idx.x)
         if row < rows:
             first = k_tile * WORD_BYTES
             at = fx.Int64(row) * plain_pitch + fx.Int64(first)
