@@ -152,6 +152,17 @@ def test_probe_is_asked_once_until_the_cache_is_cleared(listed, monkeypatch) -> 
     assert asked == [toy, toy]
 
 
+def test_a_backend_that_becomes_usable_is_seen(listed, monkeypatch) -> None:
+    toy = Toy()
+    listed(toy)
+    monkeypatch.setattr(Toy, "probe", lambda self: Rejection(RejectionCode.SETTING, "no tool"))
+    problem = matmul.problem_for(*operands())
+    with pytest.raises(BackendUnavailable, match="no tool"):
+        dispatch.plan(problem)
+    monkeypatch.setattr(Toy, "probe", lambda self: None)
+    assert dispatch.plan(problem).backend is toy
+
+
 class CanonicalOnly(Toy):
     name = "canonical_only"
 

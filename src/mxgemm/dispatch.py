@@ -51,17 +51,17 @@ class Verdict:
 
 
 class _Cache:
-    """The two caches of the process: what `probe` answered per backend, and plans per (problem,
+    """The two caches of the process: backends that `probe` found usable, and plans per (problem,
     name); both per text of the settings that these depend on.
     """
 
     def __init__(self) -> None:
-        self.probes: dict[tuple[str, tuple[str, ...]], Rejection | None] = {}
+        self.usable: set[tuple[str, tuple[str, ...]]] = set()
         self.plans: dict[tuple[GemmProblem, str | None, tuple[str, ...]], GemmPlan] = {}
 
     def clear(self) -> None:
         """Forget everything, for tests and after a device has changed."""
-        self.probes.clear()
+        self.usable.clear()
         self.plans.clear()
 
 
@@ -82,13 +82,16 @@ def by_name(name: str) -> Backend:
 
 
 def probe(backend: Backend) -> Rejection | None:
-    """Return why this process cannot use `backend`, or None; asked once for given
-    settings.
+    """Return why this process cannot use `backend`, or None. A backend that can be used is asked
+    once for given settings, one that cannot each time: what it lacks may come while we run.
     """
     key = (backend.name, settings.of_plans())
-    if key not in cache.probes:
-        cache.probes[key] = backend.probe()
-    return cache.probes[key]
+    if key in cache.usable:
+        return None
+    rejection = backend.probe()
+    if rejection is None:
+        cache.usable.add(key)
+    return rejection
 
 
 def explain(problem: GemmProblem) -> list[Verdict]:

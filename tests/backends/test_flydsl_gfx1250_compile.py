@@ -171,7 +171,7 @@ def test_argument_buffer_is_what_the_code_object_asks_for(name):
 
 
 EXECUTED = """
-import os, sys, torch
+import sys, torch
 from pathlib import Path
 from mxgemm.backends.flydsl_gfx1250.config import SplitSumSpec
 from mxgemm.epilogue import Activation, Epilogue
@@ -185,7 +185,7 @@ epilogue = Epilogue(bias=torch.float32, activation=Activation.GELU_TANH, c=torch
 request = {"builder": sys.argv[2], "argument": SplitSumSpec(torch.float32, epilogue)}
 files = set()
 sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
-flydsl_compile.serve({**request, "folder": folder, "parent": os.getppid()})
+flydsl_compile.serve({**request, "folder": folder})
 sys.setprofile(None)
 print(*files, sep="\\n")
 """

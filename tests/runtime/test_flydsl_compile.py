@@ -4,6 +4,8 @@ something goes wrong.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import signal
@@ -18,7 +20,7 @@ import pytest
 
 from mxgemm.backends.flydsl_gfx1250.config import KernelSpec
 from mxgemm.runtime import flydsl_compile, import_closure, work_folder
-from mxgemm.runtime.flydsl_compile import CompilationFailed
+from mxgemm.runtime.flydsl_compile import CompilationFailed, CompiledKernel
 from mxgemm.runtime.rocm_linker import Linker
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")]
@@ -85,6 +87,42 @@ def test_a_killed_process_leaves_no_child_and_no_file_for_long(places, kill):
         flydsl_compile.compile_kernel(f"{BUILDERS}:fail", places["note"])
     assert not work_folders(*parents)
     assert not list(places["cache"].rglob("*.json"))
+
+
+IMPORTS_FOR_LONG = """
+import sys
+from mxgemm.runtime import flydsl_compile
+sys.path.insert(0, sys.argv[1])
+flydsl_compile.compile_kernel("any:thing", None)
+"""
+
+
+def test_a_child_that_still_imports_ends_with_its_parent(places, tmp_path):
+    """mxgemm is one here that takes long to import."""
+    package = tmp_path / "slow/mxgemm"
+    package.mkdir(parents=True)
+    note = str(places["note"])
+    text = f"import pathlib, {BUILDERS}\n{BUILDERS}.build(pathlib.Path({note!r}))\n"
+    (package / "__init__.py").write_text(text)
+    command = [sys.executable, "-c", IMPORTS_FOR_LONG, str(package.parent)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
+        until(places["note"].exists)
+        child = int(places["note"].read_text())
+        assert is_running(child)
+        parent.kill()
+        parent.wait(PATIENCE_S)
+    until(lambda: not is_running(child))
+
+
+def test_a_child_whose_parent_has_ended_does_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", flydsl_compile._CHILD, str(os.getppid())],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "the parent is gone\n")
 
 
 def test_a_folder_that_is_worked_in_is_left_alone(tmp_path):
@@ -156,6 +194,62 @@ def test_a_current_folder_that_is_gone_or_relative_paths_do_not_matter(
     monkeypatch.setattr(sys, "path", ["", *(entry for entry in sys.path if entry != str(HERE))])
     with pytest.raises(CompilationFailed, match=re.escape(failure)):
         flydsl_compile.compile_kernel(f"{BUILDERS}:fail", places["note"])
+
+
+KERNEL_FILE = {
+    "code_object": b"\x7fELF of AMD".hex(),
+    "assembly": "s_endpgm",
+    "symbol": "kernel",
+    "threads": 128,
+    "lds_bytes": 4096,
+    "arguments": [[0, 8], [8, 4]],
+    "argument_bytes": 12,
+    "resources": {"vgpr_count": 64},
+}
+OTHER_CONTENT = {
+    "nothing": b"",
+    "no text": b"\xff",
+    "no object": b"[]",
+    "nested": b"[" * 200_000,
+    "empty": b"{}",
+    **{
+        change: json.dumps({**KERNEL_FILE, change.split()[0]: value}).encode()
+        for change, value in {
+            "another attribute": 1,
+            "threads as text": "128",
+            "code_object without digits": "xyz",
+            "code_object without ELF": "00",
+            "arguments of one number": [[0]],
+            "arguments of text": [["0", "8"]],
+            "arguments without pairs": [0, 8],
+            "resources of text": {"vgpr_count": "64"},
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("content", OTHER_CONTENT)
+def test_a_file_with_other_content_is_compiled_and_written_again(places, monkeypatch, content):
+    runs = []
+
+    def run_child(*request: object) -> bytes:
+        runs.append(request)
+        return json.dumps(KERNEL_FILE).encode()
+
+    monkeypatch.setattr(flydsl_compile, "_run_child", run_child)
+    builder = f"{BUILDERS}:build"
+    made = flydsl_compile.compile_kernel(builder, None)
+    assert made == CompiledKernel(
+        b"\x7fELF of AMD", "s_endpgm", "kernel", 128, 4096, ((0, 8), (8, 4)), 12, {"vgpr_count": 64}
+    )
+    (path,) = places["cache"].rglob("*.json")
+    kept = path.read_bytes()
+    other = OTHER_CONTENT[content]
+    path.write_bytes(other + hashlib.sha256(other).digest())
+    for _ in range(2):
+        assert flydsl_compile.compile_kernel(builder, None) == made
+    assert path.read_bytes() == kept
+    assert len(runs) == 2
 
 
 def name(builder: str = f"{KERNEL}:build_gemm", linker: Linker = LINKER) -> str:

@@ -25,7 +25,7 @@ def fresh(monkeypatch):
     monkeypatch.delenv(SETTING, raising=False)
     monkeypatch.setattr(rocm_linker, "USUAL_ROCM", Path("/no/such/rocm"))
     monkeypatch.setattr(flydsl_compile, "installed_version", lambda: "0.5.0")
-    monkeypatch.setattr(dispatch.cache, "probes", {})
+    monkeypatch.setattr(dispatch.cache, "usable", set())
     monkeypatch.setattr(dispatch.cache, "plans", {})
 
 
@@ -49,6 +49,10 @@ def unfit_folder(kind: str, linker, tmp_path: Path) -> str:
     if kind == "empty":
         (tmp_path / "empty").mkdir()
         return str(tmp_path / "empty")
+    if kind == "no folder inside":
+        (tmp_path / "flat").mkdir()
+        (tmp_path / "flat/llvm").write_text("")
+        return str(tmp_path / "flat")
     if kind == "unreadable":
         return "/unreadable"
     if kind == "nobody's home":
@@ -69,13 +73,14 @@ def not_permitted(path: Path) -> bool:
 UNFIT = {
     "missing": "nowhere, which is no folder",
     "a file": "file, which is no folder",
-    "empty": "No such file or directory",
-    "unreadable": "Permission denied",
+    "empty": "empty/llvm/bin/ld.lld, which does not exist",
+    "no folder inside": "flat/llvm/bin/ld.lld, which does not exist",
+    "unreadable": "/unreadable, which cannot be read: Permission denied",
     "nobody's home": "~no_such_user/rocm, which cannot be resolved",
     "too old": "ld.lld, which is LLD 18.1.8",
     "not lld": "ld.lld, which says 'GNU ld 2.40'",
-    "not executable": "Permission denied",
-    "no program": "Exec format error",
+    "not executable": "ld.lld, which cannot be started: Permission denied",
+    "no program": "ld.lld, which cannot be started: Exec format error",
 }
 
 
@@ -161,3 +166,60 @@ def test_a_linker_that_is_replaced_is_asked_again(linker, monkeypatch):
     program = folder / rocm_linker.IN_ROCM
     program.write_text(program.read_text().replace(OLD, GOOD))
     assert rocm_linker.find().version == GOOD
+
+
+MENDED = {
+    "not executable": (lambda program: program.chmod(0o644), lambda program: program.chmod(0o755)),
+    "says nothing": (
+        lambda program: program.write_text("#!/bin/sh\ntest -e $0.so && echo LLD 19.1.7\n"),
+        lambda program: Path(f"{program}.so").touch(),
+    ),
+    "no interpreter": (
+        lambda program: program.write_text(f"#!{program}.sh\necho LLD 19.1.7\n"),
+        lambda program: Path(f"{program}.sh").symlink_to("/bin/sh"),
+    ),
+}
+"""What an ld.lld lacks: how it is broken, how it is mended without being written."""
+
+
+@pytest.mark.parametrize("kind", MENDED)
+def test_a_linker_that_becomes_fit_is_seen(linker, monkeypatch, kind):
+    rocm = linker(GOOD)
+    monkeypatch.setenv(SETTING, str(rocm))
+    program = rocm / rocm_linker.IN_ROCM
+    damage, mend = MENDED[kind]
+    damage(program)
+    backend = FlyDSLGfx1250()
+    rejection = dispatch.probe(backend)
+    assert rejection is not None
+    assert rejection.code is RejectionCode.SETTING
+    mend(program)
+    assert dispatch.probe(backend) is None
+    assert rocm_linker.find().path == program
+
+
+def test_a_linker_that_can_no_longer_be_started_is_seen(linker, monkeypatch):
+    rocm = linker(GOOD)
+    monkeypatch.setenv(SETTING, str(rocm))
+    assert rocm_linker.find().version == GOOD
+    (rocm / rocm_linker.IN_ROCM).chmod(0o644)
+    with pytest.raises(rocm_linker.NoLinker, match="cannot be started: Permission denied"):
+        rocm_linker.find()
+
+
+def test_a_linker_that_fits_is_started_once(linker, monkeypatch, tmp_path):
+    rocm = linker(GOOD)
+    program = rocm / rocm_linker.IN_ROCM
+    program.write_text(program.read_text() + f"echo started >> {tmp_path}/starts\n")
+    monkeypatch.setenv(SETTING, str(rocm))
+    assert rocm_linker.find() == rocm_linker.find()
+    assert (tmp_path / "starts").read_text() == "started\n"
+
+
+def test_a_linker_that_does_not_end_is_named(linker, monkeypatch):
+    rocm = linker(GOOD)
+    (rocm / rocm_linker.IN_ROCM).write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setenv(SETTING, str(rocm))
+    monkeypatch.setattr(rocm_linker, "TIMEOUT_S", 0.2)
+    with pytest.raises(rocm_linker.NoLinker, match=r"ld\.lld, which does not end within 0\.2 s"):
+        rocm_linker.find()

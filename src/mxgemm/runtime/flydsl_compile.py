@@ -7,7 +7,6 @@ parent, so that the caller's environment stays as it is and FlyDSL need not be i
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib
 import importlib.metadata
@@ -16,7 +15,6 @@ import logging
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -42,8 +40,6 @@ FORMAT = 1
 FOLDER = "flydsl"
 """In the cache."""
 RESULT = "result.json"
-PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
 
 
 class CompilationFailed(BackendUnavailable):
@@ -104,10 +100,9 @@ def compile_kernel(builder: str, argument: object) -> CompiledKernel:
     """
     linker = rocm_linker.find()
     name = cache_name(builder, argument, linker)
-    text = disk_cache.cached(
-        FOLDER, name, lambda: _to_bytes(_compile_in_child(builder, argument, linker))
+    return disk_cache.cached(
+        FOLDER, name, lambda: _compile_in_child(builder, argument, linker), _from_bytes
     )
-    return _from_bytes(text)
 
 
 def cache_name(builder: str, argument: object, linker: rocm_linker.Linker) -> str:
@@ -127,21 +122,50 @@ def _to_bytes(kernel: CompiledKernel) -> bytes:
     return json.dumps({**asdict(kernel), "code_object": kernel.code_object.hex()}).encode()
 
 
+_FORM = {
+    "code_object": str,
+    "assembly": str,
+    "symbol": str,
+    "threads": int,
+    "lds_bytes": int,
+    "arguments": list,
+    "argument_bytes": int,
+    "resources": dict,
+}
+"""Of a kernel's file: what JSON makes of each attribute."""
+
+
 def _from_bytes(content: bytes) -> CompiledKernel:
-    data = json.loads(content)
-    data["code_object"] = bytes.fromhex(data["code_object"])
+    """Return the kernel of which `_to_bytes` made `content`.
+
+    Raises:
+        ValueError: it made it of none.
+    """
+    try:
+        data = json.loads(content)
+    except RecursionError as error:
+        raise ValueError("must hold a kernel, is nested too deeply") from error
+    if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != _FORM:
+        raise ValueError(f"must hold {', '.join(_FORM)}, each in its type")
+    for pair in data["arguments"]:
+        if not isinstance(pair, list) or [type(number) for number in pair] != [int, int]:
+            raise ValueError(f"arguments must be pairs of numbers, got {pair!r}")
+    if not all(type(number) is int for number in data["resources"].values()):
+        raise ValueError(f"resources must be numbers, got {data['resources']}")
+    data["code_object"] = disk_cache.elf(bytes.fromhex(data["code_object"]))
     data["arguments"] = tuple((offset, size) for offset, size in data["arguments"])
     return CompiledKernel(**data)
 
 
-def _compile_in_child(builder: str, argument: object, linker: rocm_linker.Linker) -> CompiledKernel:
+def _compile_in_child(builder: str, argument: object, linker: rocm_linker.Linker) -> bytes:
+    """Return the content of a kernel's file."""
     what = f"FlyDSL on {builder} for {argument}"
     function = builder.rpartition(":")[2]
     logger.info("compiling a kernel, %s: 5 to 30 s, the first time only", function)
     start = time.perf_counter()
     try:
         with work_folder(*_work_places()) as folder:
-            kernel = _from_bytes(_run_child(builder, argument, linker.path, folder))
+            content = _run_child(builder, argument, linker.path, folder)
     except subprocess.TimeoutExpired as error:
         raise CompilationFailed(
             f"{what}: must end within {TIMEOUT_S} s, did not; is the machine overloaded or short "
@@ -150,7 +174,7 @@ def _compile_in_child(builder: str, argument: object, linker: rocm_linker.Linker
     except (OSError, _ChildFailed) as error:
         raise CompilationFailed(f"{what}: {error}") from error
     logger.debug("compiled %s in %.1f s", what, time.perf_counter() - start)
-    return kernel
+    return content
 
 
 def _work_places() -> list[Path]:
@@ -172,10 +196,10 @@ def _run_child(builder: str, argument: object, linker: Path, folder: Path) -> by
     linked = folder / "rocm" / rocm_linker.IN_ROCM
     linked.parent.mkdir(parents=True)
     linked.symlink_to(linker)
-    request = {"builder": builder, "argument": argument, "folder": folder, "parent": os.getpid()}
+    request = {"builder": builder, "argument": argument, "folder": folder}
     # In its own folder: the caller's may be gone, or hold modules that are not meant.
     child = subprocess.run(  # noqa: S603  our own interpreter and module
-        [sys.executable, "-c", _CHILD],
+        [sys.executable, "-c", _CHILD, str(os.getpid())],
         input=pickle.dumps(_import_path()) + pickle.dumps(request),
         cwd=folder,
         capture_output=True,
@@ -198,16 +222,24 @@ def _import_path() -> list[str]:
 
 
 _CHILD = """
-import pickle, sys
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+import pickle
 sys.path[:] = pickle.load(sys.stdin.buffer)
 from mxgemm.runtime import flydsl_compile
 flydsl_compile.serve(pickle.load(sys.stdin.buffer))
+"""
+"""The child; its argument is its parent's process id. It first sees to it that it ends with its
+parent, however that is killed, or has ended already: the imports may take seconds.
 """
 
 
 def serve(request: dict[str, object]) -> None:
     """Compile one kernel in this process, which then must end: it sets FlyDSL's variables."""
-    _end_with_parent(request["parent"])
     folder = Path(str(request["folder"]))
     dump = folder / "dump"
     settings.steer_this_process(
@@ -238,14 +270,6 @@ def serve(request: dict[str, object]) -> None:
         resources=resources,
     )
     (folder / RESULT).write_bytes(_to_bytes(kernel))
-
-
-def _end_with_parent(parent: object) -> None:
-    """End this process at once when `parent` ends, however that is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before
-        sys.exit("the parent is gone")
 
 
 def _metadata(
@@ -293,5 +317,4 @@ def _code_object(module: str) -> bytes:
         escaped[0].encode(),
         flags=re.DOTALL,
     )
-    assert plain.startswith(b"\x7fELF"), plain[:4]
-    return plain
+    return disk_cache.elf(plain)

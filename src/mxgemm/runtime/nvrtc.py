@@ -116,7 +116,9 @@ def cubin(source: Source, arch: str) -> bytes:
     """Return the cubin of `source` for `arch`, from the disk cache or compiled now."""
     parts = [source.path.read_text(), *source.headers.values(), str(source), arch, str(version())]
     name = f"{source.path.stem}-{disk_cache.digest(parts)}.cubin"
-    return disk_cache.cached(f"cuda/{arch}", name, lambda: compile_source(source, arch).cubin)
+    return disk_cache.cached(
+        f"cuda/{arch}", name, lambda: compile_source(source, arch).cubin, disk_cache.elf
+    )
 
 
 def _checked(result: tuple[Any, ...], call: str) -> Any:

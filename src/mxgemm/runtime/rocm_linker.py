@@ -45,11 +45,8 @@ def find() -> Linker:
     if setting.read():
         needs = f"needs ld.lld {FIRST_VERSION} or later as {IN_ROCM} in {setting.variable}"
         try:
-            folder = settings.folder(setting)
-            if not folder.is_dir():
-                raise _Unfit(f"{folder}, which is no folder")
-            return _fitting(folder / IN_ROCM)
-        except (ValueError, OSError, _Unfit) as error:
+            return _fitting_in(settings.folder(setting))
+        except (ValueError, _Unfit) as error:
             raise NoLinker(f"{needs}, got {error}") from error
     names = [f"ld.lld-{version}" for version in range(LAST_PACKAGE, FIRST_VERSION - 1, -1)]
     on_path = [Path(found) for name in [*names, "ld.lld"] if (found := shutil.which(name))]
@@ -57,9 +54,9 @@ def find() -> Linker:
     for path in (USUAL_ROCM / IN_ROCM, *on_path):
         try:
             return _fitting(path.absolute())
-        except FileNotFoundError:
+        except _Missing:
             continue
-        except (OSError, _Unfit) as error:
+        except _Unfit as error:
             unfit.append(str(error))
     raise NoLinker(
         f"needs ld.lld {FIRST_VERSION} or later, ROCm's ({setting.variable}, {USUAL_ROCM}), "
@@ -71,8 +68,36 @@ class _Unfit(Exception):
     """What was found in the place of a linker that fits."""
 
 
+class _Missing(_Unfit):
+    """There is nothing in the place."""
+
+
+def _fitting_in(rocm: Path) -> Linker:
+    try:
+        if not rocm.is_dir():
+            raise _Unfit(f"{rocm}, which is no folder")
+    except OSError as error:
+        raise _Unfit(f"{rocm}, which cannot be read: {error.strerror}") from error
+    return _fitting(rocm / IN_ROCM)
+
+
 def _fitting(path: Path) -> Linker:
-    version = _version(path, path.stat().st_mtime_ns)
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _Missing(f"{path}, which does not exist") from error
+    except OSError as error:
+        raise _Unfit(f"{path}, which cannot be read: {error.strerror}") from error
+    return _asked(path, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _asked(path: Path, modified_ns: int, changed_ns: int) -> Linker:
+    """Return the linker at `path`, remembered until it is replaced or its mode changes; one that
+    does not fit is asked again each time, since what it lacks may lie elsewhere.
+    """
+    del modified_ns, changed_ns
+    version = _version(path)
     number = re.search(r"\bLLD (\d+)", version)
     if number is None:
         raise _Unfit(f"{path}, which says {version!r}")
@@ -81,10 +106,8 @@ def _fitting(path: Path) -> Linker:
     return Linker(path, version)
 
 
-@functools.lru_cache(maxsize=16)
-def _version(path: Path, modified_ns: int) -> str:
-    """Return the first line of what a program says of its version, or of why it does not."""
-    del modified_ns  # a linker that is replaced is asked again
+def _version(path: Path) -> str:
+    """Return the first line of what a program says of its version."""
     try:
         done = subprocess.run(  # noqa: S603  a path that the user or the system names
             [path, "--version"],
@@ -93,7 +116,9 @@ def _version(path: Path, modified_ns: int) -> str:
             timeout=TIMEOUT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
+    except OSError as error:
+        raise _Unfit(f"{path}, which cannot be started: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise _Unfit(f"{path}, which does not end within {TIMEOUT_S} s") from error
     lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
     return lines[0] if lines else f"nothing, exit status {done.returncode}"

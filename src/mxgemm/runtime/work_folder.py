@@ -12,6 +12,10 @@ from pathlib import Path
 PREFIX = ".mxgemm-work-"
 
 
+class NoFolder(OSError):
+    """Nowhere a folder can be made; the text says where and why."""
+
+
 @contextmanager
 def work_folder(*parents: Path) -> Iterator[Path]:
     """Yield a new folder that only this process uses, in the first of `parents` that takes one. It
@@ -21,7 +25,7 @@ def work_folder(*parents: Path) -> Iterator[Path]:
     the same place removes it.
 
     Raises:
-        OSError: none of `parents` can be written.
+        NoFolder: none of `parents` can be written.
     """
     folder, lock = _first(parents)
     try:
@@ -39,8 +43,8 @@ def _first(parents: tuple[Path, ...]) -> tuple[Path, int]:
             _remove_abandoned(parent)
             return _locked(parent)
         except OSError as error:
-            reasons.append(str(error))
-    raise OSError(f"needs a folder to write in, got {'; '.join(reasons)}")
+            reasons.append(f"{parent}, which cannot be written: {error.strerror}")
+    raise NoFolder(f"needs a folder to write in, got {'; '.join(reasons) or 'none'}")
 
 
 def _locked(parent: Path) -> tuple[Path, int]:
