@@ -78,11 +78,11 @@ def _read(case: Case, operands: Operands) -> Work:
     loop, kernels = native_cpu.module().read_loop, native_cpu.kernels(settings.CPU_ISA.read())
     packed = case.n * case.k // 2
     size_bytes = case.m * case.k * torch.bfloat16.itemsize if case.is_quantize else packed
-    threads = torch.get_num_threads()
+    threads, asks_ahead = torch.get_num_threads(), False
 
     def make() -> Call:
         buffer = torch.ones(size_bytes, dtype=torch.uint8)
-        return lambda: loop(kernels, buffer.data_ptr(), size_bytes, False, threads)
+        return lambda: loop(kernels, buffer.data_ptr(), size_bytes, asks_ahead, threads)
 
     return Work(make=make, bytes_moved=size_bytes, plan=f"{kernels.isa}, {size_bytes} bytes")
 
