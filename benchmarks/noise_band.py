@@ -288,7 +288,7 @@ def make(args: argparse.Namespace) -> None:
             forked(path, args.visits, args.device, args.subject)
             continue
         command = [sys.executable, __file__, "-o", str(args.output), *same, "--one", str(path)]
-        subprocess.run(command, check=True)  # noqa: S603
+        subprocess.run(command, check=True)  # noqa: S603  our own script
 
 
 def complete(folder: Path, visits: int) -> list:

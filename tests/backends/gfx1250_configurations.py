@@ -28,7 +28,7 @@ from mxgemm.backends.flydsl_gfx1250.config import (
     is_direct,
 )
 from mxgemm.epilogue import IDENTITY, OUTPUT_DTYPES, Activation, Epilogue
-from mxgemm.runtime.flydsl_compile import CompiledKernel
+from mxgemm.runtime.flydsl_compile import RESOURCES, CompiledKernel
 
 REPORT = Path(__file__).parents[2] / "docs/measurements/gfx1250_configurations.tsv"
 HEADER = (
@@ -156,16 +156,9 @@ class Made:
 
     @classmethod
     def of(cls, kernel: CompiledKernel) -> Made:
-        names = (
-            "vgpr_count",
-            "sgpr_count",
-            "vgpr_spill_count",
-            "sgpr_spill_count",
-            "private_segment_fixed_size",
-        )
         counts = Counter(line.split()[0] for line in steady_loop(kernel))
         others = (counts.total() - counts[WMMA]) / counts[WMMA]
-        return cls(*(kernel.resources[name] for name in names), round(others, 3))
+        return cls(*(kernel.resources[name] for name in RESOURCES), round(others, 3))
 
     def __str__(self) -> str:
         return "\t".join(str(value) for value in astuple(self))

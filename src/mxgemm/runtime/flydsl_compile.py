@@ -42,6 +42,16 @@ FOLDER = "flydsl"
 RESULT = "result.json"
 
 
+RESOURCES = (
+    "vgpr_count",
+    "sgpr_count",
+    "vgpr_spill_count",
+    "sgpr_spill_count",
+    "private_segment_fixed_size",
+)
+"""What the compiler counts of a kernel, by the names of its metadata."""
+
+
 class CompilationFailed(BackendUnavailable):
     """FlyDSL or the linker failed; the text is the child's last output."""
 
@@ -287,14 +297,7 @@ def _metadata(
     arguments = tuple(
         (int(_field(entry, ".offset")), int(_field(entry, ".size"))) for entry in explicit
     )
-    names = (
-        "vgpr_count",
-        "sgpr_count",
-        "vgpr_spill_count",
-        "sgpr_spill_count",
-        "private_segment_fixed_size",
-    )
-    resources = {name: int(_field(text, f".{name}")) for name in names}
+    resources = {name: int(_field(text, f".{name}")) for name in RESOURCES}
     return arguments, int(_field(text, ".kernarg_segment_size")), _field(text, ".name"), resources
 
 
