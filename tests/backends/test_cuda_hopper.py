@@ -108,27 +108,37 @@ def test_tiles_are_as_tall_as_waves_are_few(m: int, n: int, consumers: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "tokens"),
+    ("m", "n", "tokens", "cluster"),
     [
-        (65, 8192, 128),
-        (256, 8192, 256),
-        (300, 264, 128),
-        (512, 8192, 256),
-        (200, 4300, 256),
-        (200, 8500, 256),
+        (65, 8192, 128, 1),
+        (256, 8192, 256, 1),
+        (300, 264, 128, 1),
+        (512, 8192, 256, 2),
+        (768, 8192, 256, 1),  # a pair's second block would have no rows every other time
+        (1024, 8192, 256, 2),
+        (200, 4300, 256, 1),
+        (200, 8500, 256, 1),
     ],
 )
 def test_packed_weights_are_decoded_in_the_tiles_that_take_the_least_time(
-    m: int, n: int, tokens: int
+    m: int, n: int, tokens: int, cluster: int
 ) -> None:
     config = BACKEND.plan(problem(m=m, n=n)).config
     assert isinstance(config, cfg.HopperConfig)
     assert isinstance(config.packed, cfg.DecodedConfig)
-    assert config.packed.tokens == tokens
+    assert (config.packed.tokens, config.packed.cluster) == (tokens, cluster)
+    assert config.packed.shared_bytes <= cfg.SHARED_BYTES
     strict = BACKEND.plan(problem(m=m, n=n, numerics=Numerics.STRICT)).config
     assert isinstance(strict, cfg.HopperConfig)
     assert isinstance(strict.packed, cfg.DecodedConfig)
-    assert strict.packed.tokens == 128
+    assert (strict.packed.tokens, strict.packed.cluster) == (128, 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "cluster", "tiles"), [(256, 1, 3), (257, 1, 6), (257, 2, 6), (700, 1, 9), (700, 2, 12)]
+)
+def test_blocks_of_a_cluster_have_tiles_of_the_same_rows(m: int, cluster: int, tiles: int) -> None:
+    assert cfg.decoding_tiles(m, 130, 256, cluster) == tiles
 
 
 def test_prepared_operands_need_no_workspace_of_their_size() -> None:
@@ -155,10 +165,13 @@ FOLDED_K = (4096, 8192, 16384, 28672)
 def sources() -> list[nvrtc.Source]:
     """Every translation unit that a plan or the quantizer's usual options ask for."""
     found = [nvrtc.Source(cfg.HERE / "pack.cu")]
-    found += [cfg.fold_shape(*size).source for size in ((8, 8192), *((4096, k) for k in FOLDED_K))]
+    found += [
+        cfg.fold_shape(*size).source
+        for size in ((8, 8192), (512, 8192), *((4096, k) for k in FOLDED_K))
+    ]
     for numerics in Numerics:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            for m in (8, 16, 32, 64, 128, 256, 8192):
+            for m in (8, 16, 32, 64, 128, 256, 512, 8192):
                 for epilogue in (Epilogue(), Epilogue(bias=dtype)):
                     asked = problem(
                         m=m, n=8192, k=8192, out_dtype=dtype, epilogue=epilogue, numerics=numerics
@@ -342,8 +355,8 @@ def in_form(operand: MXTensor, side: str, form: str) -> Operand:
 
 SIZES = [(1, 8, 32), (5, 130, 96), (16, 64, 160), (40, 300, 2080), (64, 200, 544), (100, 257, 416)]
 SIZES += [(300, 136, 2112), (520, 1000, 1056), (4100, 72, 288)]
-# Tiles of 256 tokens; in the second, one block has two of them.
-SIZES += [(200, 4300, 672), (200, 8500, 288)]
+# Tiles of 256 tokens, then of pairs of blocks; in the second and the last, some have two of them.
+SIZES += [(200, 4300, 672), (200, 8500, 288), (600, 4300, 288), (512, 4270, 672)]
 SIZES += [(40, 8584, 352)]  # more tiles of a packed weight than multiprocessors, 3 groups of k each
 
 

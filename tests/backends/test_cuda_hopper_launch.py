@@ -60,6 +60,7 @@ SIZES = {
     "fold_rows": launch.FOLD.size,
     "gemm_folded": launch.FOLDED_GEMM.size,
     "gemm_packed": launch.PACKED_GEMM.size,
+    "gemm_decoded": launch.DECODED_GEMM.size,
     "unpack_tiles": launch.UNPACK.size,
     "add_rows": launch.ADD_ROWS.size,
 }
@@ -223,6 +224,21 @@ def test_few_rows_meet_a_packed_weight_in_place(recorder: Recorder) -> None:
     assert recorder.names[2:] == ["gemm_packed"]
     # Even alone it starts before the kernel ahead of it has ended, and waits before it reads.
     assert recorder.started[2].overlap
+
+
+@pytest.mark.parametrize(
+    ("m", "multiprocessors", "grid"),
+    [(256, 132, 132), (512, 132, 132), (512, 131, 130), (768, 131, 131)],
+)
+def test_a_weight_is_decoded_by_whole_pairs_of_blocks(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, m: int, multiprocessors: int, grid: int
+) -> None:
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: multiprocessors)
+    left, weight = folded(quantized(m, 32), "a"), packed(quantized(8500, 32))
+    out = torch.empty(m, 8500, dtype=torch.float32)
+    plan_for(left, weight).run(left, weight, out, NO_ARGS)
+    (gemm,) = recorder.started
+    assert (gemm.kernel, gemm.grid) == ("gemm_decoded", (grid, 1))
 
 
 def test_many_rows_unpack_the_weight_first(recorder: Recorder) -> None:

@@ -31,12 +31,6 @@ FOLD_CHUNKS = 8
 QUANTIZING_WARPS = (1, 2, 4, 8, 16)
 """Warps that quantize_folded.cu may give a row."""
 
-FEW_ROWS = 512
-"""Up to here the fold gives a row a whole block, since they are too few to fill the device
-otherwise, and a light one: blocks of 4 warps instead of 8 take 0.1 to 0.3 us less of a call (H200,
-m = 1 to 64, k = 8192, 2026-11-30).
-"""
-
 FOLDED_TILE_N = 128
 FOLDED_SUM_ROWS = 64
 """Rows of a consumer warpgroup, and of D that one partial sum of a bias gradient covers."""
@@ -50,9 +44,10 @@ TALL_TILE_COST = 0.97
 """Time of a row of a tile of 192 rows, as a part of that of one of 128 (H200, 8192 x 8192 x 8192
 and 8192 x 8192 x 28672: 0.95 to 0.98, 2026-11-30)."""
 
-HALF_TILE_COST = 0.7
-"""Time of a tile of 128 rows of activations, as a part of that of one of 256: the weight is decoded
-for either (H200, n = k = 8192: 23.6 us for m = 128, 33.6 for m = 256, 2026-11-30).
+DECODED_TILES = {(128, 1): 0.7, (256, 1): 1.0, (256, 2): 0.88}
+"""What a tile takes, by its rows of activations and the blocks that decode its weight together:
+decoding is the same for few rows and for many (H200, n = k = 8192, 2026-11-30: 23.6 us for m = 128,
+33.6 for m = 256; for m = 1024, alone 119, in pairs 103).
 """
 
 PACKED_TILE_ROWS = 64
@@ -147,18 +142,20 @@ class PackedConfig:
     Attributes:
         tokens: rows of A in a tile: 8, 16, 32 or 64.
         split: warpgroups that share the contraction of a tile.
-        row_groups: groups of 64 weight rows in a tile, one or more warpgroups each.
         stages: of the ring of copies.
         strict: promote every 32 k instead of every 128.
     """
 
     tokens: int
     split: int
-    row_groups: int
     stages: int
     strict: bool = False
 
     name = "gemm_packed"
+    rows = PACKED_TILE_ROWS
+    """Rows of the weight in a tile."""
+    cluster = 1
+    """Blocks that share its decoding."""
 
     @property
     def source(self) -> Source:
@@ -168,7 +165,6 @@ class PackedConfig:
             (
                 ("MX_TOKENS", self.tokens),
                 ("MX_SPLIT", self.split),
-                ("MX_ROW_GROUPS", self.row_groups),
                 ("MX_STAGES", self.stages),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
             ),
@@ -177,21 +173,15 @@ class PackedConfig:
     @property
     def threads(self) -> int:
         """Of a block: the consumer warpgroups and the producer's."""
-        return 128 * (self.split * self.row_groups + 1)
+        return 128 * (self.split + 1)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block; kSharedBytes of the source."""
-        consumers = self.split * self.row_groups
-        stage = self.tokens * TILE_K + self.row_groups * PACKED_TILE_BYTES
-        sums = consumers * self.tokens * PACKED_TILE_ROWS * 4
-        powers = consumers * 4 * (PACKED_TILE_ROWS + self.tokens)
+        stage = self.tokens * TILE_K + PACKED_TILE_BYTES
+        sums = self.split * self.tokens * self.rows * 4
+        powers = self.split * 4 * (self.rows + self.tokens)
         return self.stages * stage + sums + powers + 8 * 16 + 16 * self.stages
-
-    @property
-    def rows(self) -> int:
-        """Rows of the weight in a tile."""
-        return self.row_groups * PACKED_TILE_ROWS
 
     @property
     def sum_rows(self) -> int:
@@ -205,8 +195,9 @@ class DecodedConfig:
 
     Attributes:
         tokens: rows of A in a tile: 8, 16, 32, 64, 128 or 256.
-        stages: of the ring of folded operands, a multiple of 4.
+        stages: of the ring of folded operands.
         depth: groups of codes that a decoding lane holds or has asked for.
+        cluster: blocks that share the decoding of 64 rows, with `tokens` each: 1 or 2.
         canonical: the weight was not prepared.
         strict, plain, dtype: as of `FoldedConfig`.
     """
@@ -214,6 +205,7 @@ class DecodedConfig:
     tokens: int
     stages: int
     depth: int
+    cluster: int
     canonical: bool
     strict: bool
     plain: bool
@@ -232,6 +224,7 @@ class DecodedConfig:
                 ("MX_TOKENS", self.tokens),
                 ("MX_STAGES", self.stages),
                 ("MX_DEPTH", self.depth),
+                ("MX_CLUSTER", self.cluster),
                 ("MX_CANONICAL", int(self.canonical)),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
@@ -283,6 +276,8 @@ class HopperConfig:
                 tile = f"{config.rows}x{config.tokens}x{TILE_K}"
                 where = "registers" if config.name == "gemm_packed" else "shared memory"
                 text += f"; {weight} weight {tile}, decoded in {where}"
+                if config.cluster > 1:
+                    text += f" by {config.cluster} blocks together"
         return text
 
 
@@ -317,7 +312,7 @@ def _packed(problem: GemmProblem, folded: FoldedConfig) -> PackedConfig | Decode
     if m > IN_REGISTERS_LARGEST_M:
         return _decoded(problem, folded, canonical=False)
     tokens = _tokens(m)
-    return PackedConfig(tokens, 4, 1, 16 if tokens <= 32 else 12, strict)
+    return PackedConfig(tokens, 4, 16 if tokens <= 32 else 12, strict)
 
 
 def _canonical(problem: GemmProblem, folded: FoldedConfig) -> DecodedConfig | None:
@@ -331,23 +326,31 @@ def _tokens(m: int) -> int:
 
 
 def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> DecodedConfig:
-    """Return a form whose tiles hold all of A's rows, or 256 of them where that leaves no more of
-    the device idle than 128 would.
+    """Return the form whose tiles take the least time; they hold all of A's rows where those are
+    few.
     """
-    tokens = _tokens(problem.m)
-    if tokens > 128 and (canonical or folded.strict or _halves_are_faster(problem)):
-        tokens = 128
-    stages, depth = (4, 1) if tokens > 128 else (8, 3)
+    tokens, cluster = _tokens(problem.m), 1
+    if tokens > 128:
+        forms = [(128, 1)] if canonical or folded.strict else list(DECODED_TILES)
+        tokens, cluster = min(forms, key=lambda form: _decoding_time(problem, *form))
+    stages, depth = (5, 2) if tokens > 128 else (8, 3)
     plain = folded.plain and tokens >= 64
-    return DecodedConfig(tokens, stages, depth, canonical, folded.strict, plain, folded.dtype)
+    return DecodedConfig(
+        tokens, stages, depth, cluster, canonical, folded.strict, plain, folded.dtype
+    )
 
 
-def _halves_are_faster(problem: GemmProblem) -> bool:
-    def waves(tokens: int) -> int:
-        tiles = -(-problem.m // tokens) * -(-problem.n // PACKED_TILE_ROWS)
-        return -(-tiles // NUM_MULTIPROCESSORS)
+def decoding_tiles(m: int, n: int, tokens: int, cluster: int) -> int:
+    """Return the tiles of a kernel that decodes a tile of the weight for so many tokens; the blocks
+    of a cluster each have one at a time, if only of padding.
+    """
+    return -(-m // (tokens * cluster)) * cluster * -(-n // PACKED_TILE_ROWS)
 
-    return waves(128) * HALF_TILE_COST < waves(256)
+
+def _decoding_time(problem: GemmProblem, tokens: int, cluster: int) -> float:
+    """Waves times the time of a tile."""
+    tiles = decoding_tiles(problem.m, problem.n, tokens, cluster)
+    return -(-tiles // NUM_MULTIPROCESSORS) * DECODED_TILES[tokens, cluster]
 
 
 class FoldShape(NamedTuple):
@@ -374,10 +377,25 @@ class FoldShape(NamedTuple):
         return -(-rows * self.warps // self.block_warps), 1
 
 
+SHAPES_OF_FEW_ROWS = {
+    128: FoldShape(4, 4, 4),
+    512: FoldShape(8, 8, 4),
+    1024: FoldShape(4, 16, 4),
+}
+"""Up to so many rows; more fill the device in any form.
+
+Blocks that wait for the kernel before gather on the first multiprocessors which it leaves, so that
+their size decides how many of those work. With blocks of 4, 8 and 16 warps the fold is 2.0, 2.5 and
+2.6 us of a call at 128 rows; 7.2, 3.4 and 3.9 us at 512; 13.6, 5.3 and 2.8 us at 1024 (H200,
+k = 8192, 2026-11-30).
+"""
+
+
 def fold_shape(rows: int, k: int) -> FoldShape:
     """Return the form of the fold that asks for all of a row at once, where a block can."""
-    if rows <= FEW_ROWS:
-        return FoldShape(4, 4, 4)
+    for largest, shape in SHAPES_OF_FEW_ROWS.items():
+        if rows <= largest:
+            return shape
     fitting = (warps for warps in (1, 2, 4) if warps * FOLD_CHUNKS * 16 * 32 >= k)
     return FoldShape(next(fitting, FOLD_WARPS), FOLD_WARPS, FOLD_CHUNKS)
 

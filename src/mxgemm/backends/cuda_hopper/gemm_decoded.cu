@@ -5,19 +5,22 @@
 //            int16; b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0
 //            scales.
 // Tile walk  persistent, tiles of kTokens rows of A x 64 of B; see PackedWalk.
-// Roles      one or two consumer warpgroups, up to 128 tokens each; behind them two decoding
-//            warpgroups, which take groups of 128 k in turns.
+// Cluster    MX_CLUSTER blocks with the same 64 rows of B and other tokens: each decodes its share
+//            of a group of 128 k, and sends it to the others.
+// Roles      one or two consumer warpgroups, up to 128 tokens each; behind them eight decoding
+//            warps, each with a piece of 16 rows; as many of them as a block has pieces of a group
+//            take turns with the others.
 // Pipeline   a decoding lane holds or has asked for the codes of kDepth groups; stages of one box
-//            of A | 64 rows of E4M3 are full when the box has arrived and four decoding warps are
-//            done, empty when every consumer warp is. Packed tiles are brought to L2 kPrefetch
-//            groups ahead, the first of them before the previous kernel in the stream has finished.
+//            of A | 64 rows of E4M3 are full when the box and the others' pieces have arrived and
+//            this block's are decoded, empty when every consumer warp of the cluster is done.
+//            Packed tiles are brought to L2 kPrefetch groups ahead, the first of them before the
+//            previous kernel in the stream has finished.
 // Powers     the decoding warps bring a tile's row powers to shared memory, two buffers; those of a
 //            canonical B they find from its scales.
 // Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
 //            in gemm_folded.cu.
 // Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
-//            add it | ...; drained every kUnroll stages: more fill the instruction cache, and with
-//            kStages of that number all addresses are constants.
+//            add it | ...; drained every kUnroll stages: more fill the instruction cache.
 // Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
 //            shared memory and epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
@@ -32,10 +35,13 @@
 #define MX_TOKENS 256
 #endif
 #ifndef MX_STAGES
-#define MX_STAGES 4
+#define MX_STAGES 5
 #endif
 #ifndef MX_DEPTH
 #define MX_DEPTH 1
+#endif
+#ifndef MX_CLUSTER
+#define MX_CLUSTER 1
 #endif
 #ifndef MX_CANONICAL
 #define MX_CANONICAL 0
@@ -51,22 +57,27 @@ constexpr int kTokens = MX_TOKENS, kRows = kTileRows;
 constexpr int kConsumers = kTokens > 128 ? 2 : 1, kGroupTokens = kTokens / kConsumers;
 constexpr int kStages = MX_STAGES;
 constexpr int kDepth = MX_DEPTH;  // groups of its own that a decoding lane holds or has asked for
-constexpr int kDecoders = 2, kDecodingWarps = 4 * kDecoders;
+constexpr int kDecodingWarps = 8, kDecodingThreads = kDecodingWarps * kWarp;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
-constexpr int kThreads = kConsumerThreads + kDecoders * kWarpgroup;
+constexpr int kThreads = kConsumerThreads + kDecodingThreads;
+constexpr int kCluster = MX_CLUSTER;
+constexpr int kShare = kPieces / kCluster;          // pieces of a group that this block decodes
+constexpr int kTurns = kDecodingWarps / kShare;     // groups that its warps decode at a time
+constexpr int kDecodedBytes = kPieceRows * kTileK;  // of a piece
 constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
 constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-constexpr int kUnroll = 4;                           // stages between drains
+// Stages between drains: 4 instead of 8 take 3 % more of m = 512, 1 to 2 % of 256 and 1024 (H200,
+// 2026-11-30). Strict promotion makes the loop four times as long, and the instruction cache holds
+// it no more.
+constexpr int kUnroll = MX_STEPS_PER_PROMOTION == kSteps ? 8 : 4;
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
 constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
 constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
-constexpr int kPrefetchStep = 8;
-static_assert(kStages % kUnroll == 0, "a lap of the ring is a number of unrolled loops");
-static_assert(kDepth * kDecoders <= kPrefetchStep, "every step is seen");
+static_assert(kTurns <= kStages, "see Cursor");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
 
 // Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
@@ -82,19 +93,20 @@ constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
 static_assert(kOutBytes >= 4 * (kGroupTokens + kTileRows), "wide stages keep their powers there");
 
-using Walk = PackedWalk<kTokens, kRows>;
+using Walk = PackedWalk<kTokens, kRows, kCluster>;
 
-template <int kCount>
+// A place in the ring of stages, and the parity of the lap.
 struct Cursor {
-  int at = 0;
+  int stage = 0;
   u32 parity = 0;
 
-  DEVICE void advance(int steps = 1) {
-    at += steps;
-    if (at >= kCount) {
-      at -= kCount;
-      parity ^= 1;
-    }
+  DEVICE Cursor ahead(int steps) const {  // up to a lap
+    const int next = stage + steps;
+    return next < kStages ? Cursor{next, parity} : Cursor{next - kStages, parity ^ 1};
+  }
+  DEVICE Cursor behind(int steps) const {
+    const int before = stage - steps;
+    return before >= 0 ? Cursor{before, parity} : Cursor{before + kStages, parity ^ 1};
   }
 };
 
@@ -127,8 +139,10 @@ struct Decoder {
   const TensorMap& tokens;
   Shared shared;
   Walk walk;
-  int index, piece, lane;
-  Cursor<kStages> stage;
+  int number = 0;  // of this block's tile
+  int turn, piece, lane;
+  int next;                    // group of the tile that this warp decodes next
+  Cursor target;               // its stage
   u32 left, right;             // where in a stage the halves of this lane's first block go
   const u8* source = nullptr;  // packed: this lane's first block of the group it asks for next
   int token = 0, row = 0;      // where the tile starts
@@ -138,38 +152,42 @@ struct Decoder {
         tokens(a),
         shared(s),
         walk(gemm),
-        index(uniform((threadIdx.x - kConsumerThreads) / kWarpgroup)),
-        piece(uniform(threadIdx.x / kWarp % 4)),
-        lane(threadIdx.x % kWarp) {
-    stage.advance(index);
+        turn(warp() / kShare),
+        piece(warp() % kShare + (kCluster == 1 ? 0 : cluster_rank() * kShare)),
+        lane(threadIdx.x % kWarp),
+        next(turn),
+        target(Cursor{}.ahead(turn)) {
     // Rows of one lane differ by multiples of 8: the swizzle turns all alike.
     left = unit_row(0) * kTileK + ((2 * unit_step() ^ unit_row(0) % 8) << 4);
     right = left ^ 16;
   }
 
-  // The lane that asks for this warpgroup's copies.
-  DEVICE bool asks() const { return piece == 0 && lane == 0; }
+  static DEVICE int thread() { return threadIdx.x - kConsumerThreads; }
+  static DEVICE int warp() { return uniform(thread() / kWarp); }
+
+  // The warps that ask for a group's copies.
+  DEVICE bool asks() const { return piece % kShare == 0; }
 
   // Numbers of tiles fit an int: 2^31 of them are terabytes.
-  DEVICE const u8* tiles(int group) const {
-    return g.weights + static_cast<long long>(row / kTileRows * walk.groups + group) * kTileBytes;
+  DEVICE const u8* tiles(int first_row, int group) const {
+    return g.weights +
+           static_cast<long long>(first_row / kTileRows * walk.groups + group) * kTileBytes;
   }
 
-  // Goes to this block's tile of a number; whether there is one.
-  DEVICE bool enter(int number) {
+  // Goes to this block's tile `number`; whether there is one.
+  DEVICE bool enter() {
     const int tile = blockIdx.x + number * gridDim.x;
     token = walk.token(tile);
     row = walk.row(tile);
-    source = tiles((index + number * walk.groups) % kDecoders) + piece * kPieceBytes + lane * 16;
+    source = tiles(row, next) + piece * kPieceBytes + lane * 16;
     return tile < walk.count;
   }
 
-  // Brings packed tiles near. Before the kernel before has finished too: it is a hint, and L2 stays
-  // coherent.
+  // Brings packed tiles near; other tokens share them. Before the kernel before has finished too:
+  // it is a hint, and L2 stays coherent. By one lane.
   DEVICE void prefetch(int first, int count) const {
-    if (MX_CANONICAL || !asks() || index || token) return;  // other tokens share them
-    count = min(count, walk.groups - first);
-    if (count > 0) prefetch_bulk(tiles(first), count * kTileBytes);
+    if (MX_CANONICAL || token || first >= walk.groups) return;
+    prefetch_bulk(tiles(row, first), min(count, walk.groups - first) * kTileBytes);
   }
 
   // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.
@@ -198,39 +216,40 @@ struct Decoder {
       blocks.notes[0] = load_once(reinterpret_cast<const u16*>(source + note));
       blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source));
       blocks.words[1] = load_once(reinterpret_cast<const U32x4*>(source) + kPieceCodeBytes / 32);
-      source += kDecoders * kTileBytes;
+      source += kTurns * kTileBytes;
     }
   }
 
-  // The powers of a tile's rows of B and of A; kRows + kTokens numbers.
-  DEVICE void publish_powers(int number) const {
+  // The powers of the tile's rows of B and of A; kRows + kTokens numbers.
+  DEVICE void publish_powers() const {
     const int buffer = buffer_of(number);
+    const u32 powers = shared.powers(buffer);
     mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
-    const u32 target = shared.powers(buffer);
 #pragma unroll 1
-    for (int i = threadIdx.x - kConsumerThreads; i < kPowers; i += kDecoders * kWarpgroup) {
+    for (int i = thread(); i < kPowers; i += kDecodingThreads) {
       if (MX_CANONICAL && i < kRows) continue;
       const int at = token + i - kRows;
       const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
-      store_shared_u32(target + 4 * i, power);
+      store_shared_u32(powers + 4 * i, power);
     }
     if (MX_CANONICAL) {
-      constexpr int kShare = kRows / kDecodingWarps;
-      const int first = (4 * index + piece) * kShare;
-      find_row_powers<kShare>(g.weights, g.b_scales, row + first, g.n, g.k / kStepK,
-                              target + 4 * first);
+      constexpr int kMine = kRows / kDecodingWarps;
+      const int first = warp() * kMine;
+      find_row_powers<kMine>(g.weights, g.b_scales, row + first, g.n, g.k / kStepK,
+                             powers + 4 * first);
     }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(shared.powers_full(buffer));
+    mbarrier_arrive(shared.powers_full(buffer));
   }
 
-  // Folds one group into its stage and asks for the blocks of `next` in their place.
-  DEVICE void decode(Blocks& blocks, int group, int next, u32 powers) {
-    const u32 full = shared.full(stage.at), target = shared.folded(stage.at);
-    mbarrier_wait(shared.empty(stage.at), stage.parity ^ 1);
-    if (asks()) {  // before all else: a box takes longer than a group
-      mbarrier_expect(full, kBoxBytes);
-      tma_load(shared.box(stage.at), &tokens, full, group * kTileK, token);
+  // Folds this warp's piece of a group into its stage and asks for the blocks of another in their
+  // place.
+  DEVICE void decode(Blocks& blocks, u32 powers) {
+    const u32 full = shared.full(target.stage), folded = shared.folded(target.stage);
+    mbarrier_wait(shared.empty(target.stage), target.parity ^ 1);
+    if (asks() && elected()) {  // before all else: a box takes longer than a group
+      mbarrier_expect(full, kBoxBytes + (kCluster - 1) * kShare * kDecodedBytes);
+      tma_load(shared.box(target.stage), &tokens, full, next * kTileK, token);
+      prefetch(next + kPrefetch, 1);
     }
     U32x2 entries[kUnits];
 #pragma unroll
@@ -245,7 +264,7 @@ struct Decoder {
       const U32x4& v = blocks.words[i];
       const U32x2 w0 = fold(v.x, entries[i]), w1 = fold(v.y, entries[i]);
       const U32x2 w2 = fold(v.z, entries[i]), w3 = fold(v.w, entries[i]);
-      const u32 unit = target + i * 8 * kTileK;
+      const u32 unit = folded + i * 8 * kTileK;
       store_shared_u32x4(unit + left, MX_CANONICAL ? U32x4{w0.x, w0.y, w1.x, w1.y}
                                                    : U32x4{w0.x, w1.x, w2.x, w3.x});
       store_shared_u32x4(unit + right, MX_CANONICAL ? U32x4{w2.x, w2.y, w3.x, w3.y}
@@ -253,9 +272,23 @@ struct Decoder {
     }
     async_proxy_fence();
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(full);
-    stage.advance(kDecoders);
-    load(blocks, next);
+    if (elected()) {
+      mbarrier_arrive(full);
+      send(folded + piece * kDecodedBytes, full);
+    }
+    target = target.ahead(kTurns);
+    load(blocks, next + kDepth * kTurns);
+    next += kTurns;
+  }
+
+  // This warp's piece to the other blocks of the cluster. Theirs, and this stage, are not filled
+  // again before it has arrived: all consumers wait for it, and leave this stage, too.
+  DEVICE void send(u32 mine, u32 full) const {
+#pragma unroll
+    for (int i = 1; i < kCluster; ++i) {
+      const u32 rank = (piece / kShare + i) % kCluster;
+      bulk_send(cluster_address(mine, rank), mine, kDecodedBytes, cluster_address(full, rank));
+    }
   }
 
   static DEVICE U32x2 fold(u32 word, U32x2 entry) {
@@ -263,29 +296,40 @@ struct Decoder {
   }
 
   DEVICE void run() {
+    if (!g.early) wait_for_previous_grid();
 #pragma unroll 1
-    for (int number = 0; enter(number); ++number) {
-      const int first = (index + number * walk.groups) % kDecoders;  // they take turns throughout
-      if (number) prefetch(0, kPrefetch);
-      publish_powers(number);
+    for (; enter(); ++number) {
       Blocks blocks[kDepth];
 #pragma unroll
-      for (int i = 0; i < kDepth; ++i) {
-        load(blocks[i], first + i * kDecoders);
+      for (int i = 0; i < kDepth; ++i) load(blocks[i], next + i * kTurns);
+      if (number == 0) {
+        wait_for_previous_grid();
+      } else if (turn == 0 && asks() && elected()) {
+        prefetch(0, kPrefetch);
       }
+      publish_powers();
       const u32 powers = shared.powers(buffer_of(number));
       if (MX_CANONICAL) mbarrier_wait(shared.powers_full(buffer_of(number)), parity_of(number));
 #pragma unroll 1
-      for (int group = first; group < walk.groups; group += kDepth * kDecoders) {
-        if (group % kPrefetchStep < kDepth * kDecoders) {
-          prefetch(group / kPrefetchStep * kPrefetchStep + kPrefetch, kPrefetchStep);
-        }
+      while (next < walk.groups) {
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) {
-          const int at = group + i * kDecoders;
-          if (at < walk.groups) decode(blocks[i], at, at + kDepth * kDecoders, powers);
+          if (next < walk.groups) decode(blocks[i], powers);
         }
       }
+      next -= walk.groups;  // they take turns throughout
+    }
+    if (kCluster > 1) drain();
+  }
+
+  // Waits until all stages have been left, by all consumers of the cluster: nothing is on its way
+  // to or from this block's shared memory then.
+  DEVICE void drain() const {
+    Cursor last = target.behind(next);
+#pragma unroll 1
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_wait(shared.empty(last.stage), last.parity ^ 1);
+      last = last.ahead(1);
     }
   }
 };
@@ -294,8 +338,9 @@ struct Consumer {
   const PackedGemm& g;
   Shared shared;
   int index, warp, lane, thread;
-  Cursor<kStages> filled;
+  Cursor filled;
   u32 powers = 0;  // of the tile at hand
+  u32 other;       // from this block's shared memory to that of the cluster's block `lane`
 
   DEVICE Consumer(const PackedGemm& gemm, Shared s)
       : g(gemm),
@@ -303,7 +348,8 @@ struct Consumer {
         index(uniform(threadIdx.x / kWarpgroup)),
         warp(uniform(threadIdx.x / kWarp % 4)),
         lane(threadIdx.x % kWarp),
-        thread(threadIdx.x % kWarpgroup) {}
+        thread(threadIdx.x % kWarpgroup),
+        other(kCluster == 1 ? 0 : cluster_address(s.base, lane % kCluster) - s.base) {}
 
   DEVICE void sync() const { named_barrier(1 + index, kWarpgroup); }
 
@@ -321,18 +367,26 @@ struct Consumer {
     return __reduce_max_sync(~0u, static_cast<u32>(largest));
   }
 
-  DEVICE void wait_full(int stage) const { mbarrier_wait(shared.full(stage), filled.parity); }
+  DEVICE void wait_full(const Cursor& at) const { mbarrier_wait(shared.full(at.stage), at.parity); }
   DEVICE void release(int stage) const {
-    if (lane == 0) mbarrier_arrive(shared.empty(stage));
+    if (kCluster == 1) {
+      if (lane == 0) mbarrier_arrive(shared.empty(stage));
+    } else {
+      mbarrier_arrive_cluster(shared.empty(stage) + other, lane < kCluster);
+    }
   }
 
-  // Addresses end before 2^18: sums stay in their field.
+  // Descriptors, so many 16 bytes from `first`, which only their low halves depend on. Addresses
+  // end before 2^18: sums stay in their field.
+  static DEVICE u64 descriptor(u32 first, u32 pieces) {
+    const u64 d = wgmma_descriptor(first);
+    return d >> 32 << 32 | (static_cast<u32>(d) + pieces);
+  }
   DEVICE u64 rows(int stage) const {
-    return wgmma_descriptor(shared.folded(0)) + stage * (kFoldedBytes / 16);
+    return descriptor(shared.folded(0), stage * (kFoldedBytes / 16));
   }
   DEVICE u64 box(int stage) const {
-    return wgmma_descriptor(shared.box(0) + index * kGroupTokens * kTileK) +
-           stage * (kBoxBytes / 16);
+    return descriptor(shared.box(0) + index * kGroupTokens * kTileK, stage * (kBoxBytes / 16));
   }
 
   // Starts k-steps [first, first + count) of a stage.
@@ -348,21 +402,24 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // Sums kBlocks stages, all in this trip through the ring, into `total`; nothing is in flight
-  // before or after.
+  // Sums kBlocks stages into `total`; nothing is in flight before or after.
   template <int kBlocks>
   DEVICE void sum_stages(float (&total)[kAccumulators], float (&even)[kAccumulators],
                          float (&odd)[kAccumulators]) {
     constexpr int kBatches = kBlocks * kBatchesPerStage;
-    const int first = kBlocks == kStages ? 0 : filled.at;
+    Cursor stages[kBlocks];
+    stages[0] = filled;
+#pragma unroll
+    for (int i = 1; i < kBlocks; ++i) stages[i] = stages[i - 1].ahead(1);
     auto begin = [&](float (&sum)[kAccumulators], int batch) {
-      const int stage = first + batch / kBatchesPerStage, part = batch % kBatchesPerStage;
-      if (part == 0) wait_full(stage);
-      start(sum, stage, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
+      const Cursor& at = stages[batch / kBatchesPerStage];
+      const int part = batch % kBatchesPerStage;
+      if (part == 0) wait_full(at);
+      start(sum, at.stage, part * MX_STEPS_PER_PROMOTION, MX_STEPS_PER_PROMOTION);
     };
     auto finish = [&](float (&sum)[kAccumulators], int batch) {
-      const int stage = first + batch / kBatchesPerStage, part = batch % kBatchesPerStage;
-      if (part == kBatchesPerStage - 1) release(stage);
+      const int part = batch % kBatchesPerStage;
+      if (part == kBatchesPerStage - 1) release(stages[batch / kBatchesPerStage].stage);
       pin(sum);
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] += sum[i];
@@ -386,7 +443,7 @@ struct Consumer {
     } else {
       finish(odd, kBatches - 1);
     }
-    filled.advance(kBlocks);
+    filled = stages[kBlocks - 1].ahead(1);
   }
 
   // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
@@ -395,8 +452,8 @@ struct Consumer {
                              int row, int group) {
     const u32 scratch = shared.out(index);  // int32 [tokens + rows], in the idle output buffer
     const int blocks = g.k / kStepK, upper = kGroupTokens + warp * 16 + lane / 4;
-    const int stage = filled.at;
-    wait_full(stage);
+    const int stage = filled.stage;
+    wait_full(filled);
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
       const int block = group * kSteps + step;
@@ -428,7 +485,7 @@ struct Consumer {
       }
     }
     release(stage);
-    filled.advance();
+    filled = filled.ahead(1);
   }
 
   DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
@@ -510,7 +567,8 @@ struct Consumer {
       float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
-      if (largest_power() == kWideRow) {
+      const int largest = largest_power();
+      if (largest == kWideRow) {
         if (thread == 0) bulk_wait_read<0>();
 #pragma unroll 1
         for (int group = 0; group < walk.groups; ++group) {
@@ -518,21 +576,14 @@ struct Consumer {
         }
       } else {
         int left = walk.groups;
-        while (left > 0) {
 #pragma unroll 1
-          for (; left >= kUnroll && filled.at % kUnroll == 0; left -= kUnroll) {
-            sum_stages<kUnroll>(total, even, odd);
-          }
-          if (left > 0) {
-            sum_stages<1>(total, even, odd);
-            --left;
-          }
-        }
+        for (; left >= kUnroll; left -= kUnroll) sum_stages<kUnroll>(total, even, odd);
+#pragma unroll 1
+        for (; left > 0; --left) sum_stages<1>(total, even, odd);
         lane = renewed(lane);  // what depends on it was not kept through the sums
-        scale(total, largest_power() <= kEasyPower);
+        scale(total, largest <= kEasyPower);
       }
-      __syncwarp();  // every lane has read its powers
-      if (lane == 0) mbarrier_arrive(shared.powers_empty(buffer));
+      mbarrier_arrive(shared.powers_empty(buffer));
       if (MX_PLAIN_DTYPE) {
         if (g.epilogue.alpha != 1.f) {
 #pragma unroll
@@ -543,11 +594,17 @@ struct Consumer {
         store_full(total, token, row);
       }
     }
-    if (MX_PLAIN_DTYPE && thread == 0) bulk_wait_all();
+    if (MX_PLAIN_DTYPE && thread == 0) bulk_wait_read<0>();
   }
 };
 
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+#if MX_CLUSTER > 1
+#define CLUSTER __cluster_dims__(MX_CLUSTER, 1, 1)
+#else
+#define CLUSTER
+#endif
+
+extern "C" __global__ void CLUSTER __launch_bounds__(kThreads, 1)
     gemm_decoded(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap d,
                  const __grid_constant__ PackedGemm g) {
   extern __shared__ __align__(1024) u8 memory[];
@@ -558,20 +615,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   let_next_grid_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(shared.full(i), 1 + 4);
-      mbarrier_init(shared.empty(i), 4 * kConsumers);
+      mbarrier_init(shared.full(i), 1 + kShare);
+      mbarrier_init(shared.empty(i), 4 * kConsumers * kCluster);
     }
     for (int i = 0; i < 2; ++i) {
-      mbarrier_init(shared.powers_full(i), kDecodingWarps);
-      mbarrier_init(shared.powers_empty(i), 4 * kConsumers);
+      mbarrier_init(shared.powers_full(i), kDecodingThreads);
+      mbarrier_init(shared.powers_empty(i), kConsumerThreads);
     }
     mbarrier_init_fence();
   }
+  __syncwarp();
+  if (kCluster > 1) cluster_arrive_relaxed();
   Decoder decoder(g, a, shared);
-  if (decodes && decoder.enter(0)) decoder.prefetch(0, kPrefetch);
+  if (decodes && decoder.enter() && decoder.turn == 0 && decoder.asks() && elected()) {
+    prefetch_map(&a);
+    if (MX_PLAIN_DTYPE) prefetch_map(&d);
+    decoder.prefetch(0, kPrefetch);
+  }
   fill_fold_table(reinterpret_cast<U32x2*>(memory + kTableOffset));
   __syncthreads();
-  wait_for_previous_grid();
+  if (kCluster > 1) cluster_wait();
 
   // Steady state, drain and epilogue, by role
   if (decodes) {
@@ -579,6 +642,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     decoder.run();
   } else {
     take_registers<kConsumerRegisters>();
+    wait_for_previous_grid();
     Consumer(g, shared).run(d);
   }
 }

@@ -3,12 +3,12 @@
 //
 // Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
 //            int16; b: tiles (see packed_gemm.cuh), powers int16, padded to 128 rows.
-// Tile walk  persistent, tiles of all rows of A x kRowGroups * 64 rows of B.
-// Roles      the last warpgroup: a thread of each warp issues copies; kRowGroups * kSplit consumer
-//            warpgroups, each 64 rows of B, kSplit of them taking turns along k, a stage each.
-// Pipeline   stages of kRowGroups tiles of B | one box of A; full barriers by copy bytes, empty
-//            ones by warps. The first tiles of B are asked for before the previous kernel in the
-//            stream has finished: into stages when that is the fold of A, else into L2.
+// Tile walk  persistent, tiles of all rows of A x 64 rows of B.
+// Roles      the last warpgroup: a thread of each warp issues copies; kSplit consumer warpgroups
+//            take turns along k, a stage each.
+// Pipeline   stages of a tile of B | a box of A; full barriers by copy bytes, empty ones by warps.
+//            The first tiles of B are asked for before the previous kernel in the stream has
+//            finished: into stages when that is the fold of A, else into L2.
 // Numbers    B is the 64-row operand of wgmma: 8 codes become 8 E4M3 bytes by 7 instructions and a
 //            table row, go in by registers, and D comes out transposed. Promotion and wide rows as
 //            in gemm_folded.cu.
@@ -27,9 +27,6 @@
 #ifndef MX_SPLIT
 #define MX_SPLIT 4
 #endif
-#ifndef MX_ROW_GROUPS
-#define MX_ROW_GROUPS 1
-#endif
 #ifndef MX_STAGES
 #define MX_STAGES 16
 #endif
@@ -37,43 +34,40 @@
 #define MX_STEPS_PER_PROMOTION 4
 #endif
 
-constexpr int kTokens = MX_TOKENS, kSplit = MX_SPLIT, kRowGroups = MX_ROW_GROUPS;
-constexpr int kStages = MX_STAGES;
-constexpr int kConsumers = kSplit * kRowGroups;
-constexpr int kConsumerThreads = kConsumers * kWarpgroup;
+constexpr int kTokens = MX_TOKENS, kSplit = MX_SPLIT, kStages = MX_STAGES;
+constexpr int kConsumerThreads = kSplit * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kWarpgroup;
 constexpr int kProducers = 4;
+constexpr int kSplitsBarrier = 1;  // named; each consumer has one of its own after it
 static_assert(kStages % kProducers == 0, "two producers of one stage would lose count of its laps");
-constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
-constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 152 : 112;
-static_assert(kConsumers >= 2 && kConsumers <= 4, "registers are shared out for 2 to 4 consumers");
+constexpr int kProducerRegisters = kSplit == 4 ? 32 : 40;
+constexpr int kConsumerRegisters = kSplit == 2 ? 232 : kSplit == 3 ? 152 : 112;
+static_assert(kSplit >= 2 && kSplit <= 4, "registers are shared out for 2 to 4 consumers");
 constexpr int kAccumulators = kTokens / 2;
 constexpr int kBoxBytes = kTokens * kTileK;
 
 // Shared memory, in bytes from a 1024-byte boundary: boxes of A first, since the swizzle wants that
 // boundary.
-constexpr int kStageTiles = kRowGroups * kTileBytes;
 constexpr int kTilesOffset = kStages * kBoxBytes;
-constexpr int kSumsOffset = kTilesOffset + kStages * kStageTiles;
+constexpr int kSumsOffset = kTilesOffset + kStages * kTileBytes;
 // Groups brought to L2 before the kernel before has finished.
 constexpr int kPrefetch = kTokens <= 16 ? 8 : 4;
 constexpr int kSumsBytes = kTokens * kTileRows * 4;  // of one consumer
 static_assert(kSumsBytes >= 4 * kSteps * (kTokens + kTileRows),
               "wide stages keep their powers there");
-constexpr int kPowersOffset = kSumsOffset + kConsumers * kSumsBytes;
+constexpr int kPowersOffset = kSumsOffset + kSplit * kSumsBytes;
 constexpr int kPowersBytes = 4 * (kTileRows + kTokens);  // of one consumer
-constexpr int kTableOffset = kPowersOffset + kConsumers * kPowersBytes;
+constexpr int kTableOffset = kPowersOffset + kSplit * kPowersBytes;
 constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
 constexpr int kSharedBytes = kBarriersOffset + 16 * kStages;
 static_assert(kSharedBytes <= 232448, "Hopper gives a block 227 KiB");
 
-// Tiles of all tokens x kRows rows of B, and groups of 128 k, a stage each.
+// Tiles of all tokens x 64 rows of B, and groups of 128 k, a stage each.
 struct Walk {
-  static constexpr int kRows = kRowGroups * kTileRows;
   int count, groups;
 
   DEVICE explicit Walk(const PackedGemm& g)
-      : count((g.n + kRows - 1) / kRows), groups((g.k + kTileK - 1) / kTileK) {}
+      : count((g.n + kTileRows - 1) / kTileRows), groups((g.k + kTileK - 1) / kTileK) {}
 };
 
 // The stage that holds the `count`-th group of this block, and the parity of its laps.
@@ -89,9 +83,7 @@ struct Shared {
   u32 base;
 
   DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
-  DEVICE u32 tile(int stage, int row_group) const {
-    return base + kTilesOffset + stage * kStageTiles + row_group * kTileBytes;
-  }
+  DEVICE u32 tile(int stage) const { return base + kTilesOffset + stage * kTileBytes; }
   DEVICE u32 sums(int consumer) const { return base + kSumsOffset + consumer * kSumsBytes; }
   DEVICE u32 powers(int consumer) const { return base + kPowersOffset + consumer * kPowersBytes; }
   DEVICE u32 table() const { return base + kTableOffset; }
@@ -112,15 +104,10 @@ struct Producer {
     return g.weights + static_cast<long long>(row / kTileRows) * walk.groups * kTileBytes;
   }
 
-  // Starts the copies of B's tiles of a group into a stage of the ring; `rows` are the tiles of the
-  // block's first 64 rows.
-  DEVICE void load_tiles(const u8* rows, int group, int stage) const {
-    mbarrier_expect(shared.full(stage), kStageTiles + kBoxBytes);
-#pragma unroll
-    for (int i = 0; i < kRowGroups; ++i) {
-      bulk_load(shared.tile(stage, i), rows + (i * walk.groups + group) * kTileBytes, kTileBytes,
-                shared.full(stage));
-    }
+  // Starts the copy of a group of some rows' tiles into a stage of the ring.
+  DEVICE void load_tile(const u8* rows, int group, int stage) const {
+    mbarrier_expect(shared.full(stage), kTileBytes + kBoxBytes);
+    bulk_load(shared.tile(stage), rows + group * kTileBytes, kTileBytes, shared.full(stage));
   }
 
   DEVICE void load_box(int group, int stage) const {
@@ -131,30 +118,27 @@ struct Producer {
   // stays coherent.
   DEVICE void prefetch(const u8* rows) const {
     const int bytes = min(kPrefetch, walk.groups) * kTileBytes / kProducers / 16 * 16;
-    for (int i = 0; i < kRowGroups; ++i) {
-      prefetch_bulk(rows + static_cast<long long>(i) * walk.groups * kTileBytes + warp * bytes,
-                    bytes);
-    }
+    prefetch_bulk(rows + warp * bytes, bytes);
   }
 
   DEVICE void run() const {
     if (blockIdx.x >= walk.count) return;
-    const u8* rows = tiles(blockIdx.x * Walk::kRows);
+    const u8* rows = tiles(blockIdx.x * kTileRows);
     const int early = min(g.early, min(kStages, walk.groups));
     if (early == 0) prefetch(rows);
-    for (int group = warp; group < early; group += kProducers) load_tiles(rows, group, group);
+    for (int group = warp; group < early; group += kProducers) load_tile(rows, group, group);
     wait_for_previous_grid();
     for (int group = warp; group < early; group += kProducers) load_box(group, group);
     u32 before = 0;     // groups of earlier tiles
     int first = early;  // groups before are on their way
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
-      if (tile != blockIdx.x) rows = tiles(tile * Walk::kRows);
+      if (tile != blockIdx.x) rows = tiles(tile * kTileRows);
 #pragma unroll 1
       for (int group = (warp - before) % kProducers; group < walk.groups; group += kProducers) {
         if (group < first) continue;
         const Place place(before + group);  // a warp keeps to its own stages
         mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
-        load_tiles(rows, group, place.stage);
+        load_tile(rows, group, place.stage);
         load_box(group, place.stage);
       }
       before += walk.groups;
@@ -166,44 +150,43 @@ struct Producer {
 struct Consumer {
   const PackedGemm& g;
   Shared shared;
-  int index, split, row_group, warp, lane, thread;
+  int split, warp, lane, thread;
   Place filled;  // the stage to be read
 
   DEVICE Consumer(const PackedGemm& gemm, Shared s)
       : g(gemm),
         shared(s),
-        index(uniform(threadIdx.x / kWarpgroup)),
-        split(index % kSplit),
-        row_group(index / kSplit),
+        split(uniform(threadIdx.x / kWarpgroup)),
         warp(threadIdx.x / kWarp % 4),
         lane(threadIdx.x % kWarp),
         thread(threadIdx.x % kWarpgroup) {}
 
-  DEVICE void sync_splits() const { named_barrier(1 + row_group, kSplit * kWarpgroup); }
+  DEVICE void sync() const { named_barrier(2 + split, kWarpgroup); }
+  DEVICE void sync_splits() const { named_barrier(kSplitsBarrier, kConsumerThreads); }
 
   // Powers of this consumer's rows and of the tokens to shared memory, as int32; returns the
   // largest magnitude.
   DEVICE int fetch_powers(int row) const {
-    const u32 target = shared.powers(index);
+    const u32 target = shared.powers(split);
     int largest = 0;
     for (int i = thread; i < kTileRows + kTokens; i += kWarpgroup) {
       const int token = i - kTileRows;
       const int power = token < 0 ? g.b_powers[row + i] : token < g.m ? g.a_powers[token] : 0;
       store_shared_u32(target + 4 * i, power);
     }
-    named_barrier(1 + kRowGroups + index, kWarpgroup);
+    sync();
     for (int i = lane; i < kTileRows + kTokens; i += kWarp) {
       largest = max(largest, abs(static_cast<int>(load_shared_u32(target + 4 * i))));
     }
     return uniform(__reduce_max_sync(~0u, static_cast<u32>(largest)));
   }
 
-  DEVICE int row_power(int row) const { return load_shared_u32(shared.powers(index) + 4 * row); }
+  DEVICE int row_power(int row) const { return load_shared_u32(shared.powers(split) + 4 * row); }
   DEVICE int token_power(int token) const { return row_power(kTileRows + token); }
 
   // The 64 x 128 fragments of this warpgroup's tile in the stage under the cursor.
   DEVICE void decode(u32 (&fragments)[kSteps][4]) const {
-    const u32 tile = shared.tile(filled.stage, row_group);
+    const u32 tile = shared.tile(filled.stage);
     const u32 piece = tile + warp * kPieceBytes;
     const U32x4 low = load_matrix_x4(piece + lane * 16);
     const U32x4 high = load_matrix_x4(piece + kPieceCodeBytes / 2 + lane * 16);
@@ -279,10 +262,10 @@ struct Consumer {
   // One stage of a tile that holds wide rows: every k-step is scaled block by block. Slow and
   // exact.
   DEVICE void sum_stage_wide(float (&total)[kAccumulators], int row, int group) {
-    const u32 tokens = shared.sums(index);  // int32 [steps][tokens], in the idle buffer of the sums
+    const u32 tokens = shared.sums(split);  // int32 [steps][tokens], in the idle buffer of the sums
     const u32 rows = tokens + kSteps * kTokens * 4;
     const int blocks = g.k / kStepK;
-    named_barrier(1 + kRowGroups + index, kWarpgroup);
+    sync();
     for (int i = thread; i < kSteps * (kTokens + kTileRows); i += kWarpgroup) {
       const bool is_token = i < kSteps * kTokens;
       const int at = is_token ? i % kTokens : (i - kSteps * kTokens) % kTileRows;
@@ -293,7 +276,7 @@ struct Consumer {
                            ? block_power(g.a_scales, at, g.m, block, blocks, token_power(at))
                            : block_power(g.b_scales, row + at, g.n, block, blocks, row_power(at)));
     }
-    named_barrier(1 + kRowGroups + index, kWarpgroup);
+    sync();
     float sum[kAccumulators];
     u32 fragments[kSteps][4];
     decode(fragments);
@@ -337,14 +320,14 @@ struct Consumer {
   DEVICE void finish(const float (&total)[kAccumulators], int row, int largest) const {
     const int upper = warp * 16 + lane / 4;
     // The other warps may still read the powers that sum_stage_wide left in the same memory.
-    if (largest == kWideRow) named_barrier(1 + kRowGroups + index, kWarpgroup);
+    if (largest == kWideRow) sync();
 #pragma unroll
     for (int i = 0; i < kAccumulators; i += 4) {
       const int at = i * 2 + lane % 4 * 2;
-      store_shared_f32(place(index, at, upper), total[i]);
-      store_shared_f32(place(index, at + 1, upper), total[i + 1]);
-      store_shared_f32(place(index, at, upper + 8), total[i + 2]);
-      store_shared_f32(place(index, at + 1, upper + 8), total[i + 3]);
+      store_shared_f32(place(split, at, upper), total[i]);
+      store_shared_f32(place(split, at + 1, upper), total[i + 1]);
+      store_shared_f32(place(split, at, upper + 8), total[i + 2]);
+      store_shared_f32(place(split, at + 1, upper + 8), total[i + 3]);
     }
     sync_splits();
     const bool scaled = largest == kWideRow, easy = largest <= kEasyPower;
@@ -352,7 +335,7 @@ struct Consumer {
       F32x2 v = {0.f, 0.f};
 #pragma unroll
       for (int i = 0; i < kSplit; ++i) {
-        const F32x2 part = load_shared_f32x2(place(row_group * kSplit + i, at, 2 * pair));
+        const F32x2 part = load_shared_f32x2(place(i, at, 2 * pair));
         v = {v.x + part.x, v.y + part.y};
       }
       if (scaled) return v;
@@ -364,8 +347,8 @@ struct Consumer {
       }
       return F32x2{scale_by_power(v.x, p0 + q), scale_by_power(v.y, p1 + q)};
     };
-    finish_rows<kTokens, kSplit * kWarpgroup>(g.epilogue, product, 0, row,
-                                              shared.sums(row_group * kSplit), 1 + row_group);
+    finish_rows<kTokens, kConsumerThreads>(g.epilogue, product, 0, row, shared.sums(0),
+                                           kSplitsBarrier);
     sync_splits();
   }
 
@@ -374,7 +357,7 @@ struct Consumer {
     wait_for_previous_grid();
     u32 before = 0;  // groups of earlier tiles
     for (int tile = blockIdx.x; tile < walk.count; tile += gridDim.x) {
-      const int row = tile * Walk::kRows + row_group * kTileRows;
+      const int row = tile * kTileRows;
       const int largest = fetch_powers(row);
       float total[kAccumulators];
 #pragma unroll
@@ -412,7 +395,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == kConsumerThreads) {
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(shared.full(stage), 1);
-      mbarrier_init(shared.empty(stage), kRowGroups * 4);
+      mbarrier_init(shared.empty(stage), 4);
     }
     mbarrier_init_fence();
   }

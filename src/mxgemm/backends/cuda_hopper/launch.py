@@ -297,13 +297,14 @@ class Launcher:
             launch = Launch(kernel, DECODED_GEMM, DECODED_GEMM_OFFSETS)
         else:
             launch = Launch(kernel, PACKED_GEMM, PACKED_GEMM_OFFSETS)
-        tiles = -(-m // config.tokens) * -(-n // config.rows)
+        tiles = cfg.decoding_tiles(m, n, config.tokens, config.cluster)
+        blocks = self.num_multiprocessors // config.cluster * config.cluster
         return Decoding(
             config,
             launch,
             TensorMaps(torch.uint8, m, k, (config.tokens, cfg.TILE_K)),
             TensorMaps(self.problem.out_dtype, m, n, cfg.DECODED_OUTPUT_BOX),
-            (min(tiles, self.num_multiprocessors), 1),
+            (min(tiles, blocks), 1),
         )
 
     def _for_any_output(self, config: DecodedConfig) -> Launch:

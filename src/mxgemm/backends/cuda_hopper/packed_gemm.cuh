@@ -38,13 +38,13 @@ struct PackedGemm {
 };
 
 // Tiles of kTokens rows of A x kRows rows of B; tokens fastest, so that a tile of B comes from
-// memory once.
-template <int kTokens, int kRows>
+// memory once. The blocks of a cluster have the same rows of B, and perhaps no tokens.
+template <int kTokens, int kRows, int kCluster = 1>
 struct PackedWalk {
   int token_tiles, count, groups;  // groups of 128 k, a stage each
 
   DEVICE PackedWalk(const PackedGemm& g)
-      : token_tiles((g.m + kTokens - 1) / kTokens),
+      : token_tiles((g.m + kCluster * kTokens - 1) / (kCluster * kTokens) * kCluster),
         count(token_tiles * ((g.n + kRows - 1) / kRows)),
         groups((g.k + kTileK - 1) / kTileK) {}
 

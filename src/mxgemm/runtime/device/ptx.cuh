@@ -60,6 +60,46 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// ---- clusters
+
+DEVICE u32 cluster_rank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Where another block of the cluster has what is at `address` here.
+DEVICE u32 cluster_address(u32 address, u32 rank) {
+  u32 there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+// Whoever has waited sees the mbarriers that others initialized and fenced before they arrived.
+DEVICE void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+
+// Lanes that are told to arrive. Without qualifiers: with them it waits for all memory of the GPU.
+// Written with a predicate, so that what leads to the address stays out of it.
+DEVICE void mbarrier_arrive_cluster(u32 barrier, bool arrives) {
+  asm volatile(
+      "{\n.reg .pred arrives;\nsetp.ne.u32 arrives, %1, 0;\n"
+      "@arrives mbarrier.arrive.shared::cluster.b64 _, [%0];\n}" ::"r"(barrier),
+      "r"(static_cast<u32>(arrives))
+      : "memory");
+}
+
+// To another block of the cluster; `barrier` is there, too.
+DEVICE void bulk_send(u32 target, u32 source, u32 bytes, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(target),
+      "r"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // ---- copies
 
 DEVICE void prefetch_map(const TensorMap* map) {
@@ -96,6 +136,8 @@ DEVICE void prefetch_bulk(const void* source, u32 bytes) {
 
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
+// The shared memory that is stored from may be written again, or given back: the kernel's end waits
+// for the stores.
 template <int kPending>
 DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
@@ -234,6 +276,15 @@ DEVICE void named_barrier(int id, int threads) {
 // `value`, which is the same in all lanes: the compiler then knows, and computes what depends on it
 // once a warp.
 DEVICE u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
+
+// True in one lane of a converged warp, always the same one: what it asks for needs no loop over
+// lanes, which the compiler else puts around it.
+DEVICE bool elected() {
+  u32 one;
+  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, one;\n}"
+               : "=r"(one));
+  return one;
+}
 
 // `value`, as if it had just been read: what depends on it is not kept in registers over a loop.
 DEVICE u32 renewed(u32 value) {
