@@ -3,7 +3,8 @@
 Native FP4 units do it on sm_100 and later and on gfx950; elsewhere Triton decodes to bfloat16
 inside the kernel, which on Hopper runs at about a sixth of `cuda_hopper`. Taken only when named: it
 serves as an independent witness and as a peer in benchmarks. An epilogue other than alpha is done
-by torch on the FP32 product.
+by torch on the FP32 product. Where Triton decodes to bfloat16, whose range ends there, scale bytes
+outside 2..252 give other values.
 """
 
 from __future__ import annotations
