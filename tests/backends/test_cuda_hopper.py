@@ -137,8 +137,22 @@ def test_packed_weights_are_decoded_in_the_tiles_that_take_the_least_time(
 @pytest.mark.parametrize(
     ("m", "cluster", "tiles"), [(256, 1, 3), (257, 1, 6), (257, 2, 6), (700, 1, 9), (700, 2, 12)]
 )
-def test_blocks_of_a_cluster_have_tiles_of_the_same_rows(m: int, cluster: int, tiles: int) -> None:
+def test_clusters_have_whole_numbers_of_tiles(m: int, cluster: int, tiles: int) -> None:
     assert cfg.decoding_tiles(m, 130, 256, cluster) == tiles
+
+
+PAIRS = [(512, 4270, 672), (600, 2000, 288)]
+"""Sizes that pairs of blocks decode: some with two tiles a block, some whose second block is partly
+or wholly beyond m.
+"""
+
+
+@pytest.mark.parametrize("size", PAIRS, ids=str)
+def test_sizes_of_pairs_are_decoded_by_pairs(size: tuple[int, int, int]) -> None:
+    config = BACKEND.plan(problem(m=size[0], n=size[1], k=size[2])).config
+    assert isinstance(config, cfg.HopperConfig)
+    assert isinstance(config.packed, cfg.DecodedConfig)
+    assert config.packed.cluster == 2
 
 
 def test_prepared_operands_need_no_workspace_of_their_size() -> None:
@@ -167,7 +181,10 @@ def sources() -> list[nvrtc.Source]:
     found = [nvrtc.Source(cfg.HERE / "pack.cu")]
     found += [
         cfg.fold_shape(*size).source
-        for size in ((8, 8192), (512, 8192), *((4096, k) for k in FOLDED_K))
+        for size in (
+            *((rows, 8192) for rows in cfg.SHAPES_OF_FEW_ROWS),
+            *((4096, k) for k in FOLDED_K),
+        )
     ]
     for numerics in Numerics:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -355,8 +372,8 @@ def in_form(operand: MXTensor, side: str, form: str) -> Operand:
 
 SIZES = [(1, 8, 32), (5, 130, 96), (16, 64, 160), (40, 300, 2080), (64, 200, 544), (100, 257, 416)]
 SIZES += [(300, 136, 2112), (520, 1000, 1056), (4100, 72, 288)]
-# Tiles of 256 tokens, then of pairs of blocks; in the second and the last, some have two of them.
-SIZES += [(200, 4300, 672), (200, 8500, 288), (600, 4300, 288), (512, 4270, 672)]
+# Tiles of 256 tokens; in the last two, some blocks have two of them.
+SIZES += [(200, 4300, 672), (200, 8500, 288), (600, 4300, 288), *PAIRS]
 SIZES += [(40, 8584, 352)]  # more tiles of a packed weight than multiprocessors, 3 groups of k each
 
 
@@ -466,15 +483,18 @@ def test_blocks_of_zeros_do_not_narrow_the_window() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("m", [3, 200])
-def test_a_call_is_captured_by_a_graph_and_replays_on_new_values(form: str, m: int) -> None:
+@pytest.mark.parametrize("size", [(3, 136), (200, 136), PAIRS[1][:2]], ids=str)
+def test_a_call_is_captured_by_a_graph_and_replays_on_new_values(
+    form: str, size: tuple[int, int]
+) -> None:
     needs_hopper()
+    m, n = size
     accumulation = BACKEND.accumulation(problem())
-    first = oracles.exact_operands(m, 136, 416, accumulation, seed=1)
-    second = oracles.exact_operands(m, 136, 416, accumulation, seed=2)
+    first = oracles.exact_operands(m, n, 416, accumulation, seed=1)
+    second = oracles.exact_operands(m, n, 416, accumulation, seed=2)
     a, b = first[0].to("cuda"), in_form(first[1].to("cuda"), "b", form)
     plan = plan_for(a, b)
-    out = torch.empty(m, 136, dtype=torch.bfloat16, device="cuda")
+    out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
     plan.run(a, b, out, NO_ARGS)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -489,12 +509,13 @@ def test_a_call_is_captured_by_a_graph_and_replays_on_new_values(form: str, m: i
 
 
 @pytest.mark.cuda
-def test_calls_in_two_streams_do_not_disturb_each_other() -> None:
+@pytest.mark.parametrize(("form", "m", "n"), [("canonical", 700, 900), ("packed", *PAIRS[1][:2])])
+def test_calls_in_two_streams_do_not_disturb_each_other(form: str, m: int, n: int) -> None:
     needs_hopper()
     accumulation = BACKEND.accumulation(problem())
-    a, b = oracles.exact_operands(700, 900, 1024, accumulation, seed=4)
+    a, b = oracles.exact_operands(m, n, 1024, accumulation, seed=4)
     exact = oracles.once_rounded(accuracy.exact_product(a, b)[0], torch.bfloat16)
-    a, b = a.to("cuda"), b.to("cuda")
+    a, b = a.to("cuda"), in_form(b.to("cuda"), "b", form)
     streams = [torch.cuda.Stream() for _ in range(2)]
     torch.cuda.synchronize()
     outs = []
@@ -505,6 +526,51 @@ def test_calls_in_two_streams_do_not_disturb_each_other() -> None:
     torch.cuda.synchronize()
     for out in outs:
         oracles.assert_same_bits(out, exact)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("m", [16, 100, PAIRS[1][0]])
+def test_a_weight_that_was_just_written_is_read_whole(m: int) -> None:
+    """Parts of it are asked for while the kernel before, the fold of A, still runs."""
+    needs_hopper()
+    generator = torch.Generator().manual_seed(m)
+    a = mxgemm.quantize(torch.randn(m, 2048, generator=generator)).to("cuda")
+    weights = [mxgemm.quantize(torch.randn(2000, 2048, generator=generator)) for _ in range(2)]
+    kept = [in_form(weight.to("cuda"), "b", "packed") for weight in weights]
+    expected = [run(a, weight) for weight in kept]
+    live = in_form(weights[0].to("cuda"), "b", "packed")
+    for number in range(20):
+        source = kept[number % 2].payload  # type: ignore[union-attr]
+        for name in ("tiles", "powers", "scales"):
+            getattr(live.payload, name).copy_(getattr(source, name))  # type: ignore[union-attr]
+        oracles.assert_same_bits(run(a, live), expected[number % 2])
+
+
+@pytest.mark.cuda
+def test_rows_that_are_wide_for_one_block_of_a_pair_only() -> None:
+    """As by blocks alone, which add the same partial sums in the same order."""
+    needs_hopper()
+    m, n, k = PAIRS[1]
+    generator = torch.Generator().manual_seed(m)
+    parts = [
+        oracles.random_operand(rows, k, generator, scales=scales)
+        for rows, scales in ((256, (120, 127)), (m - 256, (100, 140)))
+    ]
+    a = MXTensor.from_parts(
+        *(torch.cat([getattr(x, name) for x in parts]) for name in ("codes", "scales"))
+    ).to("cuda")
+    weight = oracles.random_operand(n, k, generator, scales=(120, 127)).to("cuda")
+    b = in_form(weight, "b", "packed")
+    plan = plan_for(a, b)
+    results = []
+    for cluster in (1, 2):
+        packed = dataclasses.replace(plan.config.packed, cluster=cluster)  # type: ignore[attr-defined]
+        config = dataclasses.replace(plan.config, packed=packed, launchers={})  # type: ignore[type-var]
+        out = torch.full((m, n), torch.nan, dtype=torch.bfloat16, device="cuda")
+        dataclasses.replace(plan, config=config).run(a, b, out, NO_ARGS)
+        results.append(out)
+    oracles.assert_same_bits(results[1], results[0])
+    assert not bool(results[0].isnan().any())
 
 
 @pytest.mark.cuda

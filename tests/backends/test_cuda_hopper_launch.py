@@ -241,6 +241,19 @@ def test_a_weight_is_decoded_by_whole_pairs_of_blocks(
     assert (gemm.kernel, gemm.grid) == ("gemm_decoded", (grid, 1))
 
 
+@pytest.mark.parametrize("m", [16, 100, 600])
+def test_only_after_a_fold_a_weight_is_asked_for_early(recorder: Recorder, m: int) -> None:
+    a, weight = quantized(m, 256), packed(quantized(2000, 256))
+    out = torch.empty(m, 2000, dtype=torch.bfloat16)
+    for left in (folded(a, "a"), a):
+        plan_for(left, weight).run(left, weight, out, NO_ARGS)
+    alone, fold, gemm = recorder.started
+    layout = launch.PACKED_GEMM if m == 16 else launch.DECODED_GEMM
+    assert fold.kernel == "fold_rows"
+    assert layout.unpack(alone.parameters)[-1] == 0
+    assert layout.unpack(gemm.parameters)[-1] > 0
+
+
 def test_many_rows_unpack_the_weight_first(recorder: Recorder) -> None:
     a, b = quantized(1152, 256), quantized(384, 256)
     left, weight = folded(a, "a"), packed(b)

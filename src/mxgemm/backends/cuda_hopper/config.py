@@ -392,7 +392,9 @@ k = 8192, 2026-11-30).
 
 
 def fold_shape(rows: int, k: int) -> FoldShape:
-    """Return the form of the fold that asks for all of a row at once, where a block can."""
+    """Return the form of the fold: for few rows one that was measured at k = 8192, else one that
+    asks for all of a row at once, where a block can.
+    """
     for largest, shape in SHAPES_OF_FEW_ROWS.items():
         if rows <= largest:
             return shape

@@ -14,7 +14,8 @@
 //            of A | 64 rows of E4M3 are full when the box and the others' pieces have arrived and
 //            this block's are decoded, empty when every consumer warp of the cluster is done.
 //            Packed tiles are brought to L2 kPrefetch groups ahead, the first of them before the
-//            previous kernel in the stream has finished.
+//            previous kernel in the stream has finished; so are the first codes asked for, when
+//            that kernel is the fold of A.
 // Powers     the decoding warps bring a tile's row powers to shared memory, two buffers; those of a
 //            canonical B they find from its scales.
 // Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
@@ -77,7 +78,11 @@ constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
 constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
 constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
-static_assert(kTurns <= kStages, "see Cursor");
+static_assert(kPieces % kCluster == 0, "every piece is decoded");
+// A decoding warp sees a stage only every kTurns-th lap, and knows two laps apart since it has seen
+// kStages + kTurns groups before left: the arrivals of one warp, also at another block's barriers,
+// land in their order.
+static_assert(kTurns <= kStages, "no turn is further ahead than the ring");
 static_assert(!MX_PLAIN_DTYPE || kTokens >= 64, "a TMA store takes 64 tokens");
 
 // Shared memory, in bytes from a 1024-byte boundary, which the swizzle of the first three wants.
@@ -169,9 +174,8 @@ struct Decoder {
   DEVICE bool asks() const { return piece % kShare == 0; }
 
   // Numbers of tiles fit an int: 2^31 of them are terabytes.
-  DEVICE const u8* tiles(int first_row, int group) const {
-    return g.weights +
-           static_cast<long long>(first_row / kTileRows * walk.groups + group) * kTileBytes;
+  DEVICE const u8* tiles(int group) const {
+    return g.weights + static_cast<long long>(row / kTileRows * walk.groups + group) * kTileBytes;
   }
 
   // Goes to this block's tile `number`; whether there is one.
@@ -179,7 +183,7 @@ struct Decoder {
     const int tile = blockIdx.x + number * gridDim.x;
     token = walk.token(tile);
     row = walk.row(tile);
-    source = tiles(row, next) + piece * kPieceBytes + lane * 16;
+    source = tiles(next) + piece * kPieceBytes + lane * 16;
     return tile < walk.count;
   }
 
@@ -187,7 +191,7 @@ struct Decoder {
   // it is a hint, and L2 stays coherent. By one lane.
   DEVICE void prefetch(int first, int count) const {
     if (MX_CANONICAL || token || first >= walk.groups) return;
-    prefetch_bulk(tiles(row, first), min(count, walk.groups - first) * kTileBytes);
+    prefetch_bulk(tiles(first), min(count, walk.groups - first) * kTileBytes);
   }
 
   // Row of the tile whose block `unit` of this lane is, and which of the group's four blocks.

@@ -34,12 +34,13 @@ struct PackedGemm {
   const u8* a_scales;  // E8M0 [m, k / 32]
   const u8* b_scales;
   int m, n, k;
-  int early;  // stages whose B may be asked for before the previous kernel has finished
+  int early;  // stages whose B may be asked for before the previous kernel, which folds A, has
+              // finished; 0: none. gemm_decoded.cu asks for the groups that its lanes hold instead.
 };
 
 // Tiles of kTokens rows of A x kRows rows of B; tokens fastest, so that a tile of B comes from
 // memory once. The blocks of a cluster have the same rows of B, and perhaps no tokens.
-template <int kTokens, int kRows, int kCluster = 1>
+template <int kTokens, int kRows, int kCluster>
 struct PackedWalk {
   int token_tiles, count, groups;  // groups of 128 k, a stage each
 

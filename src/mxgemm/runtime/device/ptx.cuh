@@ -81,8 +81,9 @@ DEVICE void cluster_arrive_relaxed() {
 }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
-// Lanes that are told to arrive. Without qualifiers: with them it waits for all memory of the GPU.
-// Written with a predicate, so that what leads to the address stays out of it.
+// Lanes that are told to arrive. Without qualifiers, with which it waits for all memory of the GPU:
+// whoever waits sees what wgmma has read as read, but not what this block's threads wrote. With a
+// predicate, so that what leads to the address stays out of it.
 DEVICE void mbarrier_arrive_cluster(u32 barrier, bool arrives) {
   asm volatile(
       "{\n.reg .pred arrives;\nsetp.ne.u32 arrives, %1, 0;\n"
