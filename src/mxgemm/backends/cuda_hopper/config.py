@@ -299,8 +299,7 @@ def _consumers(m: int, n: int) -> int:
 
     def time(consumers: int, cost: float) -> float:
         rows = consumers * FOLDED_SUM_ROWS
-        tiles = -(-m // rows) * -(-n // FOLDED_TILE_N)
-        return -(-tiles // NUM_MULTIPROCESSORS) * rows * cost
+        return _waves(-(-m // rows) * -(-n // FOLDED_TILE_N)) * rows * cost
 
     return 3 if time(3, TALL_TILE_COST) < time(2, 1.0) else 2
 
@@ -350,7 +349,11 @@ def decoding_tiles(m: int, n: int, tokens: int, cluster: int) -> int:
 def _decoding_time(problem: GemmProblem, tokens: int, cluster: int) -> float:
     """Waves times the time of a tile."""
     tiles = decoding_tiles(problem.m, problem.n, tokens, cluster)
-    return -(-tiles // NUM_MULTIPROCESSORS) * DECODED_TILES[tokens, cluster]
+    return _waves(tiles) * DECODED_TILES[tokens, cluster]
+
+
+def _waves(tiles: int) -> int:
+    return -(-tiles // NUM_MULTIPROCESSORS)
 
 
 class FoldShape(NamedTuple):

@@ -89,6 +89,12 @@ struct ColumnPowers {
   int x, y;
 };
 
+// From int32 in shared memory.
+DEVICE ColumnPowers load_column_powers(u32 address) {
+  const U32x2 pair = load_shared_u32x2(address);
+  return {static_cast<int>(pair.x), static_cast<int>(pair.y)};
+}
+
 // total * 2^(row power + column power), where `columns(i)` gives the powers of the columns of
 // values i .. i + 3. Easy powers multiply one after the other; others in halves of their sum.
 template <int kCount, typename Columns>
@@ -114,6 +120,21 @@ DEVICE void scale_by_powers(float (&total)[kCount], int row0, int row1, Columns 
     total[i + 1] = scale_by_power(total[i + 1], row0 + powers.y);
     total[i + 2] = scale_by_power(total[i + 2], row1 + powers.x);
     total[i + 3] = scale_by_power(total[i + 3], row1 + powers.y);
+  }
+}
+
+// total += sum * 2^(row power + column power), the columns' powers as int32 in shared memory from
+// that of value 0 on.
+template <int kCount>
+DEVICE void add_by_powers(float (&total)[kCount], const float (&sum)[kCount], int row0, int row1,
+                          u32 columns) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const ColumnPowers powers = load_column_powers(columns + 8 * i);
+    total[i] += scale_by_power(sum[i], row0 + powers.x);
+    total[i + 1] += scale_by_power(sum[i + 1], row0 + powers.y);
+    total[i + 2] += scale_by_power(sum[i + 2], row1 + powers.x);
+    total[i + 3] += scale_by_power(sum[i + 3], row1 + powers.y);
   }
 }
 

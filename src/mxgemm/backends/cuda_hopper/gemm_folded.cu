@@ -295,15 +295,7 @@ struct Consumer {
       const int r0 = load_shared_u32(rows), r1 = load_shared_u32(rows + 8 * 4);
       wgmma_wait<0>();
       pin(sum);
-#pragma unroll
-      for (int i = 0; i < kAccumulators; i += 4) {
-        const U32x2 c = load_shared_u32x2(columns + i * 8);
-        const int c0 = static_cast<int>(c.x), c1 = static_cast<int>(c.y);
-        total[i] += scale_by_power(sum[i], r0 + c0);
-        total[i + 1] += scale_by_power(sum[i + 1], r0 + c1);
-        total[i + 2] += scale_by_power(sum[i + 2], r1 + c0);
-        total[i + 3] += scale_by_power(sum[i + 3], r1 + c1);
-      }
+      add_by_powers(total, sum, r0, r1, columns);
     }
   }
 

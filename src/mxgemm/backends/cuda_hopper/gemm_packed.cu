@@ -299,15 +299,7 @@ struct Consumer {
       pin(sum);
       const int p0 = load_shared_u32(upper + step * kTileRows * 4);
       const int p1 = load_shared_u32(upper + step * kTileRows * 4 + 32);
-#pragma unroll
-      for (int i = 0; i < kAccumulators; i += 4) {
-        const U32x2 q = load_shared_u32x2(tokens + (step * kTokens + i * 2 + lane % 4 * 2) * 4);
-        const int q0 = static_cast<int>(q.x), q1 = static_cast<int>(q.y);
-        total[i] += scale_by_power(sum[i], p0 + q0);
-        total[i + 1] += scale_by_power(sum[i + 1], p0 + q1);
-        total[i + 2] += scale_by_power(sum[i + 2], p1 + q0);
-        total[i + 3] += scale_by_power(sum[i + 3], p1 + q1);
-      }
+      add_by_powers(total, sum, p0, p1, tokens + (step * kTokens + lane % 4 * 2) * 4);
     }
   }
 
