@@ -1,11 +1,10 @@
 """cuda_hopper beyond the conformance suite: its forms, its windows, its place in streams and
-graphs, and that its kernels compile cleanly without a GPU.
+graphs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,17 +12,13 @@ import torch
 import mxgemm
 import oracles
 from mxgemm import accuracy, dispatch
-from mxgemm.backends.base import Accumulation, GemmPlan, Operand, RejectionCode
+from mxgemm.backends.base import Accumulation, GemmPlan, Operand, PreparedOperand, RejectionCode
 from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas, keep_folded
 from mxgemm.backends.cuda_hopper import config as cfg
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import NO_ARGS, Epilogue, EpilogueArgs
 from mxgemm.matmul import problem_for
 from mxgemm.problem import GemmProblem, Numerics, OperandSpec
-from mxgemm.quantizers import cuda as quantizer
-from mxgemm.quantizers.options import QuantizeOptions
-from mxgemm.quantizers.scale_rules import ROUNDING_BIAS
-from mxgemm.runtime import nvrtc
 from mxgemm.tensor import MXTensor, OperandLayout
 
 BACKEND = CudaHopper()
@@ -169,114 +164,6 @@ def test_accumulation_is_what_the_tensor_core_does() -> None:
     assert strict == Accumulation(exact_blocks=True)
 
 
-# ---- the kernels, compiled without a GPU
-
-
-FOLDED_K = (4096, 8192, 16384, 28672)
-"""One for every number of warps that share a row."""
-
-
-def sources() -> list[nvrtc.Source]:
-    """Every translation unit that a plan or the quantizer's usual options ask for."""
-    found = [nvrtc.Source(cfg.HERE / "pack.cu")]
-    found += [
-        cfg.fold_shape(*size).source
-        for size in (
-            *((rows, 8192) for rows in cfg.SHAPES_OF_FEW_ROWS),
-            *((4096, k) for k in FOLDED_K),
-        )
-    ]
-    for numerics in Numerics:
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            for m in (8, 16, 32, 64, 128, 256, 512, 8192):
-                for epilogue in (Epilogue(), Epilogue(bias=dtype)):
-                    asked = problem(
-                        m=m, n=8192, k=8192, out_dtype=dtype, epilogue=epilogue, numerics=numerics
-                    )
-                    config = cfg.choose(asked)
-                    for consumers in (2, 3):
-                        folded = dataclasses.replace(config.folded, consumers=consumers)
-                        found.append(folded.source)
-                    found += [c.source for c in (config.packed, config.canonical) if c is not None]
-    rotation = mxgemm.Rotation(64, signs=5)
-    for dtype in quantizer.INPUT_CODES:
-        for options in (
-            QuantizeOptions(block_2d=True),
-            QuantizeOptions(rule="search"),
-            QuantizeOptions(rule="search", block_2d=True),
-            QuantizeOptions(rule="search", rounding="stochastic", rotation=rotation, prescale=True),
-            QuantizeOptions(rounding="stochastic", rotation=rotation, prescale=True),
-            QuantizeOptions(block_2d=True, rotation=mxgemm.Rotation(16)),
-        ):
-            found.append(quantizer.source(dtype, options, along_k=True, along_m=True))
-            found.append(quantizer.source(dtype, options, along_k=True, along_m=False))
-        for rule in ROUNDING_BIAS:
-            found.append(quantizer.plain_source(dtype, rule))
-        found += [cfg.quantize_folded_source(dtype, "even", w) for w in cfg.QUANTIZING_WARPS]
-    return list(dict.fromkeys(found))
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("source", sources(), ids=str)
-def test_kernel_compiles_without_spills_or_serialised_wgmma(source: nvrtc.Source) -> None:
-    compiled = nvrtc.compile_source(source, nvrtc.HOPPER)
-    assert compiled.cubin[:4] == b"\x7fELF"
-    assert not compiled.complaints
-
-
-# The accumulators of a group that is in flight over the loop's back edge are read behind it.
-SERIALISED = """
-#include "wgmma.cuh"
-extern "C" __global__ void __launch_bounds__(128) kernel(float* out, u64 a, u64 b, int count) {
-  float even[64], odd[64], total[64];
-  for (int i = 0; i < 64; ++i) total[i] = 0.f;
-  wgmma_fence();
-  Wgmma<128>::shared(even, a, b, 0);
-  wgmma_commit();
-  for (int i = 0; i < count; ++i) {
-    wgmma_fence();
-    Wgmma<128>::shared(odd, a + i, b, 0);
-    wgmma_commit();
-    wgmma_wait<1>();
-    for (int j = 0; j < 64; ++j) total[j] += even[j];
-    wgmma_fence();
-    Wgmma<128>::shared(even, a + 2 * i, b, 0);
-    wgmma_commit();
-    wgmma_wait<1>();
-    for (int j = 0; j < 64; ++j) total[j] += odd[j];
-  }
-  wgmma_wait<0>();
-  for (int j = 0; j < 64; ++j) out[threadIdx.x * 64 + j] = total[j] + even[j];
-}
-"""
-SPILLING = """
-extern "C" __global__ void __launch_bounds__(1024, 2) kernel(float* x) {
-  float v[80];
-#pragma unroll
-  for (int i = 0; i < 80; ++i) v[i] = x[i * 1024 + threadIdx.x];
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < 80; ++i) x[i * 1024 + threadIdx.x] = v[79 - i] * v[(i * 7) % 80];
-}
-"""
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("text", [SERIALISED, SPILLING], ids=["serialised", "spilling"])
-def test_the_compile_tier_sees_what_it_is_for(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "kernel.cu"
-    path.write_text(text)
-    assert nvrtc.compile_source(nvrtc.Source(path), nvrtc.HOPPER).complaints
-
-
-@pytest.mark.compile
-def test_a_source_that_does_not_compile_gives_its_log(tmp_path: Path) -> None:
-    path = tmp_path / "kernel.cu"
-    path.write_text("nonsense")
-    with pytest.raises(mxgemm.errors.MXError, match="nonsense"):
-        nvrtc.compile_source(nvrtc.Source(path), nvrtc.HOPPER)
-
-
 # ---- on the device
 
 
@@ -367,6 +254,10 @@ def in_form(operand: MXTensor, side: str, form: str) -> Operand:
         return operand
     if form == "folded":
         return keep_folded(operand, side)  # type: ignore[arg-type]
+    return packed_weight(operand)
+
+
+def packed_weight(operand: MXTensor) -> PreparedOperand:
     return plan_for(operand, operand).prepare_b(operand)
 
 
@@ -426,11 +317,11 @@ def test_rows_wider_than_the_window_keep_the_bound(
     oracles.assert_within(out, product.t(), bound.t())
 
 
-def with_consumers(plan: GemmPlan, consumers: int) -> GemmPlan:
-    """Return `plan` with tiles of 64 rows for each of so many warpgroups."""
+def with_form(plan: GemmPlan, kernel: str, **changes: object) -> GemmPlan:
+    """Return `plan` with another form of one of its kernels: "folded", "packed" or "canonical"."""
     assert isinstance(plan.config, cfg.HopperConfig)
-    folded = dataclasses.replace(plan.config.folded, consumers=consumers)
-    config = dataclasses.replace(plan.config, folded=folded, launchers={})
+    form = dataclasses.replace(getattr(plan.config, kernel), **changes)
+    config = dataclasses.replace(plan.config, launchers={}, **{kernel: form})
     return dataclasses.replace(plan, config=config)
 
 
@@ -457,7 +348,7 @@ def test_tall_tiles_give_the_bits_of_square_ones(
                 out = torch.full((m, n), torch.nan, dtype=dtype, device="cuda")
                 grad = torch.empty(n, device="cuda") if epilogue.bias_grad else None
                 args = EpilogueArgs(bias=bias if epilogue.bias else None, bias_grad=grad)
-                with_consumers(plan, consumers).run(a, b, out, args)
+                with_form(plan, "folded", consumers=consumers).run(a, b, out, args)
                 results.append((out, grad))
             (out, grad), (tall_out, tall_grad) = results
             oracles.assert_same_bits(tall_out, out)
@@ -536,13 +427,13 @@ def test_a_weight_that_was_just_written_is_read_whole(m: int) -> None:
     generator = torch.Generator().manual_seed(m)
     a = mxgemm.quantize(torch.randn(m, 2048, generator=generator)).to("cuda")
     weights = [mxgemm.quantize(torch.randn(2000, 2048, generator=generator)) for _ in range(2)]
-    kept = [in_form(weight.to("cuda"), "b", "packed") for weight in weights]
+    kept = [packed_weight(weight.to("cuda")) for weight in weights]
     expected = [run(a, weight) for weight in kept]
-    live = in_form(weights[0].to("cuda"), "b", "packed")
+    live = packed_weight(weights[0].to("cuda"))
     for number in range(20):
-        source = kept[number % 2].payload  # type: ignore[union-attr]
+        source = kept[number % 2].payload
         for name in ("tiles", "powers", "scales"):
-            getattr(live.payload, name).copy_(getattr(source, name))  # type: ignore[union-attr]
+            getattr(live.payload, name).copy_(getattr(source, name))
         oracles.assert_same_bits(run(a, live), expected[number % 2])
 
 
@@ -560,14 +451,12 @@ def test_rows_that_are_wide_for_one_block_of_a_pair_only() -> None:
         *(torch.cat([getattr(x, name) for x in parts]) for name in ("codes", "scales"))
     ).to("cuda")
     weight = oracles.random_operand(n, k, generator, scales=(120, 127)).to("cuda")
-    b = in_form(weight, "b", "packed")
+    b = packed_weight(weight)
     plan = plan_for(a, b)
     results = []
     for cluster in (1, 2):
-        packed = dataclasses.replace(plan.config.packed, cluster=cluster)  # type: ignore[attr-defined]
-        config = dataclasses.replace(plan.config, packed=packed, launchers={})  # type: ignore[type-var]
         out = torch.full((m, n), torch.nan, dtype=torch.bfloat16, device="cuda")
-        dataclasses.replace(plan, config=config).run(a, b, out, NO_ARGS)
+        with_form(plan, "packed", cluster=cluster).run(a, b, out, NO_ARGS)
         results.append(out)
     oracles.assert_same_bits(results[1], results[0])
     assert not bool(results[0].isnan().any())
