@@ -42,10 +42,11 @@ constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
 constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
 constexpr int kBatchesPerStage = kSteps / MX_STEPS_PER_PROMOTION;
-// Stages between drains: 4 instead of 8 take 3 % more of m = 512, 1 to 2 % of 256 and 1024 (H200,
-// 2026-11-30). Strict promotion makes the loop four times as long, and the instruction cache holds
-// it no more.
+// Stages between drains (H200, 2026-11-30): 4 instead of 8 take 3 % more of m = 512, 1 to 2 % of
+// 256 and 1024. Pairs of blocks gain another 0.5 % from 32; a block alone spills with so many.
+// Strict promotion makes the loop four times as long, and the instruction cache holds it no more.
 constexpr int kUnroll = MX_STEPS_PER_PROMOTION == kSteps ? 8 : 4;
+constexpr int kLongUnroll = kCluster > 1 && MX_STEPS_PER_PROMOTION == kSteps ? 32 : kUnroll;
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
@@ -64,7 +65,7 @@ constexpr int kFoldedOffset = kStages * kBoxBytes;
 constexpr int kOutOffset = kFoldedOffset + kStages * kFoldedBytes;
 constexpr int kOutBytes = kChunk * kTileRows * 4;  // of one consumer
 constexpr int kPowersOffset = kOutOffset + kConsumers * kOutBytes;
-constexpr int kTableOffset = kPowersOffset + 2 * 4 * kPowers;
+constexpr int kTableOffset = kPowersOffset + 2 * 2 * kPowers;
 constexpr int kBarriersOffset = kTableOffset + 8 * kFoldTableRows;
 constexpr int kBarriers = 2 * kStages + 4;
 constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
@@ -98,7 +99,7 @@ struct Shared {
   DEVICE u32 box(int stage) const { return base + stage * kBoxBytes; }
   DEVICE u32 folded(int stage) const { return base + kFoldedOffset + stage * kFoldedBytes; }
   DEVICE u32 out(int consumer) const { return base + kOutOffset + consumer * kOutBytes; }
-  DEVICE u32 powers(int buffer) const { return base + kPowersOffset + buffer * 4 * kPowers; }
+  DEVICE u32 powers(int buffer) const { return base + kPowersOffset + buffer * 2 * kPowers; }
   DEVICE u32 table() const { return base + kTableOffset; }
   DEVICE u32 full(int stage) const { return base + kBarriersOffset + 8 * stage; }
   DEVICE u32 empty(int stage) const { return full(stage) + 8 * kStages; }

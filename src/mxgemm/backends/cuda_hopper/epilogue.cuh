@@ -95,6 +95,12 @@ DEVICE ColumnPowers load_column_powers(u32 address) {
   return {static_cast<int>(pair.x), static_cast<int>(pair.y)};
 }
 
+// From int16 in shared memory.
+DEVICE ColumnPowers load_power_pair(u32 address) {
+  const u32 pair = load_shared_u32(address);
+  return {static_cast<i16>(pair), static_cast<i16>(pair >> 16)};
+}
+
 // total * 2^(row power + column power), where `columns(i)` gives the powers of the columns of
 // values i .. i + 3. Easy powers multiply one after the other; others in halves of their sum.
 template <int kCount, typename Columns>

@@ -32,6 +32,7 @@ constexpr int kLanesPerRow = kWarp * MX_WARPS;
 constexpr int kChunks = MX_CHUNKS;
 constexpr int kBatch = kChunks * kLanesPerRow;
 constexpr int kPowersMultiple = 128;
+static_assert(MX_WARPS == 1 || kRowsPerBlock < 16, "a named barrier for every row");
 
 // Mirrored by launch.py, field by field.
 struct FoldOperand {
@@ -59,6 +60,13 @@ struct Row {
   const U32x2* codes;
   const u8* scales;
   int chunks;
+
+  // Brings the row to L2, which stays coherent where the kernel before still writes it.
+  DEVICE void prefetch() const {
+    if (chunks == 0) return;
+    prefetch_unaligned(codes, chunks * 8);
+    prefetch_unaligned(scales, chunks / 2);
+  }
 
   DEVICE void load(Batch& batch, int first) const {
     const U32x2* first_codes = codes + first;
@@ -101,13 +109,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     fold_rows(const __grid_constant__ Fold fold) {
   __shared__ U32x2 table[kFoldTableRows];
   __shared__ Extent partial[kThreads / kWarp];
-  wait_for_previous_grid();
-  if (blockIdx.x == 0 && fold.num_tickets) {  // the GEMM takes them before this grid has ended
-    for (int i = threadIdx.x; i < fold.num_tickets; i += kThreads) fold.tickets[i] = 0;
-    __threadfence();
-    __syncthreads();
-  }
-  let_next_grid_start();  // whoever starts now finds what earlier kernels wrote
   const FoldOperand &first = fold.first, &second = fold.second;
   const int k = fold.k;
 
@@ -126,6 +127,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   U32x4* folded =
       (is_second ? second.folded : first.folded) + static_cast<long long>(index) * (k / 16);
   i16* powers = is_second ? second.powers : first.powers;
+
+  if (lane == 0) row.prefetch();
+  wait_for_previous_grid();
+  if (blockIdx.x == 0 && fold.num_tickets) {  // the GEMM takes them before this grid has ended
+    for (int i = threadIdx.x; i < fold.num_tickets; i += kThreads) fold.tickets[i] = 0;
+    __threadfence();
+    __syncthreads();
+  }
+  let_next_grid_start();  // whoever starts now finds what earlier kernels wrote
 
   Batch batch;
   row.load(batch, lane);

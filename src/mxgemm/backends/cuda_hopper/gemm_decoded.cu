@@ -16,12 +16,12 @@
 //            Packed tiles are brought to L2 kPrefetch groups ahead, the first of them before the
 //            previous kernel in the stream has finished; so are the first codes asked for, when
 //            that kernel is the fold of A.
-// Powers     the decoding warps bring a tile's row powers to shared memory, two buffers; those of a
-//            canonical B they find from its scales.
+// Powers     a decoding warp asks for a tile's row powers, two buffers; those of a canonical B they
+//            find from its scales.
 // Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
 //            in gemm_folded.cu.
 // Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
-//            add it | ...; drained every kUnroll stages: more fill the instruction cache.
+//            add it | ...; drained every kLongUnroll or kUnroll stages.
 // Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
 //            shared memory and epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
@@ -124,25 +124,28 @@ struct Decoder {
     }
   }
 
-  // The powers of the tile's rows of B and of A; kRows + kTokens numbers.
+  // Asks for the powers of the tile's rows of B and of A; those of a canonical B it finds.
   DEVICE void publish_powers() const {
     const int buffer = buffer_of(number);
-    const u32 powers = shared.powers(buffer);
-    mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
-#pragma unroll 1
-    for (int i = thread(); i < kPowers; i += kDecodingThreads) {
-      if (MX_CANONICAL && i < kRows) continue;
-      const int at = token + i - kRows;
-      const int power = i < kRows ? g.b_powers[row + i] : at < g.m ? g.a_powers[at] : 0;
-      store_shared_u32(powers + 4 * i, power);
+    const u32 powers = shared.powers(buffer), full = shared.powers_full(buffer);
+    if (MX_CANONICAL || warp() == 0) {
+      mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
+    }
+    if (warp() == 0 && elected()) {
+      constexpr int kRowsBytes = MX_CANONICAL ? 0 : 2 * kRows;
+      const int stored = (g.m + kPowersMultiple - 1) / kPowersMultiple * kPowersMultiple;
+      const int tokens_bytes = 2 * min(max(stored - token, 0), kTokens);
+      mbarrier_expect(full, kRowsBytes + tokens_bytes);
+      if (!MX_CANONICAL) bulk_load(powers, g.b_powers + row, kRowsBytes, full);
+      if (tokens_bytes) bulk_load(powers + 2 * kRows, g.a_powers + token, tokens_bytes, full);
     }
     if (MX_CANONICAL) {
       constexpr int kMine = kRows / kDecodingWarps;
       const int first = warp() * kMine;
       find_row_powers<kMine>(g.weights, g.b_scales, row + first, g.n, g.k / kStepK,
-                             powers + 4 * first);
+                             powers + 2 * first);
+      mbarrier_arrive(full);
     }
-    mbarrier_arrive(shared.powers_full(buffer));
   }
 
   // Folds this warp's piece of a group into its stage and asks for the blocks of another in their
@@ -159,7 +162,7 @@ struct Decoder {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const u32 offset =
-          MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_u32(powers + 4 * unit_row(i)))
+          MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_i16(powers + 2 * unit_row(i)))
                        : (blocks.notes[0] >> (8 * i)) & 255;
       entries[i] = load_shared_u32x2(shared.table() + offset);
     }
@@ -257,15 +260,15 @@ struct Consumer {
 
   DEVICE void sync() const { named_barrier(1 + index, kWarpgroup); }
 
-  DEVICE int row_power(int row) const { return load_shared_u32(powers + 4 * row); }
-  DEVICE int token_power(int token) const {
-    return load_shared_u32(powers + 4 * (kRows + index * kGroupTokens + token));
-  }
+  DEVICE u32 token_powers() const { return powers + 2 * (kRows + index * kGroupTokens); }
+  DEVICE int row_power(int row) const { return load_shared_i16(powers + 2 * row); }
+  DEVICE int token_power(int token) const { return load_shared_i16(token_powers() + 2 * token); }
 
-  DEVICE int largest_power() const {
+  // Of this consumer's part of the tile, as far as there are tokens; kWideRow is larger than any.
+  DEVICE int largest_power(int tokens) const {
     int largest = 0;
     for (int i = lane; i < kTileRows; i += kWarp) largest = max(largest, abs(row_power(i)));
-    for (int i = lane; i < kGroupTokens; i += kWarp) {
+    for (int i = lane; i < min(tokens, kGroupTokens); i += kWarp) {
       largest = max(largest, abs(token_power(i)));
     }
     return __reduce_max_sync(~0u, static_cast<u32>(largest));
@@ -386,8 +389,8 @@ struct Consumer {
 
   DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
     const int upper = warp * 16 + lane / 4;
-    const u32 tokens = powers + 4 * (kRows + index * kGroupTokens + lane % 4 * 2);
-    auto of_tokens = [&](int i) { return load_column_powers(tokens + 8 * i); };
+    const u32 tokens = token_powers() + lane % 4 * 4;
+    auto of_tokens = [&](int i) { return load_power_pair(tokens + 4 * i); };
     scale_by_powers(total, row_power(upper), row_power(upper + 8), of_tokens, easy);
   }
 
@@ -460,7 +463,7 @@ struct Consumer {
       float total[kAccumulators], even[kAccumulators], odd[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) total[i] = 0.f;
-      const int largest = largest_power();
+      const int largest = largest_power(g.m - token);
       if (largest == kWideRow) {
         if (thread == 0) bulk_wait_read<0>();
 #pragma unroll 1
@@ -469,6 +472,12 @@ struct Consumer {
         }
       } else {
         int left = walk.groups;
+        if constexpr (kLongUnroll > kUnroll) {
+#pragma unroll 1
+          for (; left >= kLongUnroll; left -= kLongUnroll) {
+            sum_stages<kLongUnroll>(total, even, odd);
+          }
+        }
 #pragma unroll 1
         for (; left >= kUnroll; left -= kUnroll) sum_stages<kUnroll>(total, even, odd);
 #pragma unroll 1
@@ -512,7 +521,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(kThreads, 1)
       mbarrier_init(shared.empty(i), 4 * kConsumers * kCluster);
     }
     for (int i = 0; i < 2; ++i) {
-      mbarrier_init(shared.powers_full(i), kDecodingThreads);
+      mbarrier_init(shared.powers_full(i), MX_CANONICAL ? 1 + kDecodingThreads : 1);
       mbarrier_init(shared.powers_empty(i), kConsumerThreads);
     }
     mbarrier_init_fence();

@@ -179,7 +179,7 @@ struct Consumer {
   // Those of the column and of the row of the tile whose factors this thread writes.
   DEVICE U32x2 block_scales(u32 powers, int m, int n, int stage) const {
     const int row = thread % kRowsPerConsumer;
-    auto power = [&](int i) { return static_cast<i16>(load_shared_u16(powers + 2 * i)); };
+    auto power = [&](int i) { return load_shared_i16(powers + 2 * i); };
     return {block_scales(g.b_scales, g.b_scales_pitch, n + thread, g.n, stage,
                          power(kRowsPerConsumer + thread)),
             block_scales(g.a_scales, g.a_scales_pitch, m + row, g.m, stage, power(row))};
@@ -301,13 +301,9 @@ struct Consumer {
 
   DEVICE void scale_rows(float (&total)[kAccumulators], u32 powers, bool easy) const {
     const u32 rows = powers + (warp * 16 + lane / 4) * 2;
-    const int p0 = static_cast<i16>(load_shared_u16(rows));
-    const int p1 = static_cast<i16>(load_shared_u16(rows + 16));
+    const int p0 = load_shared_i16(rows), p1 = load_shared_i16(rows + 16);
     const u32 columns = powers + (kRowsPerConsumer + lane % 4 * 2) * 2;
-    auto of_columns = [&](int i) {
-      const u32 pair = load_shared_u32(columns + i * 4);
-      return ColumnPowers{static_cast<i16>(pair), static_cast<i16>(pair >> 16)};
-    };
+    auto of_columns = [&](int i) { return load_power_pair(columns + 4 * i); };
     scale_by_powers(total, p0, p1, of_columns, easy);
   }
 

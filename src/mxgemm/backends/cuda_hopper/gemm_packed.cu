@@ -321,6 +321,9 @@ struct Consumer {
       store_shared_f32(place(split, at, upper + 8), total[i + 2]);
       store_shared_f32(place(split, at + 1, upper + 8), total[i + 3]);
     }
+    // The barrier of all would do. Without the other one before it compute-sanitizer's racecheck
+    // (CUDA 13.0) names these stores and the loads behind it, which cannot meet.
+    sync();
     sync_splits();
     const bool scaled = largest == kWideRow, easy = largest <= kEasyPower;
     auto product = [&](int at, int pair) {

@@ -47,7 +47,7 @@ DEVICE u32 fold_offset(u32 scale, int power) {
   return power == kWideRow ? 0 : 8 * min(max(distance, 0), kFoldWindow);
 }
 
-// Stores the powers of kRows rows from `first` on as int32 at `target`; by a warp, two rows at a
+// Stores the powers of kRows rows from `first` on as int16 at `target`; by a warp, two rows at a
 // time. Rows past the last get that one's.
 template <int kRows>
 DEVICE void find_row_powers(const u8* codes, const u8* scales, int first, int num_rows, int blocks,
@@ -90,7 +90,7 @@ DEVICE void find_row_powers(const u8* codes, const u8* scales, int first, int nu
           if (half == which) extents[pair] = again;
         }
       }
-      if (lane == 0) store_shared_u32(target + 4 * (row + half), extents[pair].power());
+      if (lane == 0) store_shared_u16(target + 2 * (row + half), extents[pair].power());
     }
   }
 }

@@ -135,6 +135,13 @@ DEVICE void prefetch_bulk(const void* source, u32 bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
 
+// The same from any address, any number of bytes.
+DEVICE void prefetch_unaligned(const void* source, u32 bytes) {
+  const u64 address = reinterpret_cast<u64>(source);
+  const u32 before = address % 16;
+  prefetch_bulk(reinterpret_cast<const void*>(address - before), (before + bytes + 15) / 16 * 16);
+}
+
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // The shared memory that is stored from may be written again, or given back: the kernel's end waits
@@ -197,6 +204,8 @@ DEVICE u32 load_shared_u16(u32 address) {
   return v;
 }
 
+DEVICE int load_shared_i16(u32 address) { return static_cast<i16>(load_shared_u16(address)); }
+
 DEVICE u32 load_shared_u32(u32 address) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
@@ -224,6 +233,10 @@ DEVICE F32x2 load_shared_f32x2(u32 address) {
   F32x2 v;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
   return v;
+}
+
+DEVICE void store_shared_u16(u32 address, u32 value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<u16>(value)) : "memory");
 }
 
 DEVICE void store_shared_u32(u32 address, u32 value) {
