@@ -389,8 +389,8 @@ SHAPES_OF_FEW_ROWS = {
 
 Blocks that wait for the kernel before gather on the first multiprocessors which it leaves, so that
 their size decides how many of those work. With blocks of 4, 8 and 16 warps the fold is 2.0, 2.5 and
-2.6 us of a call at 128 rows; 7.2, 3.4 and 3.9 us at 512; 13.6, 5.3 and 2.8 us at 1024. At 512 blocks
-of 32, one a multiprocessor, take 0.6 us less than those of 8 (H200, k = 8192, 2026-11-30).
+2.6 us of a call at 128 rows; 7.2, 3.4 and 3.9 us at 512; 13.6, 5.3 and 2.8 us at 1024. Blocks of
+32, one a multiprocessor, take 0.6 us less than those of 8 at 512 (H200, k = 8192, 2026-11-30).
 """
 
 
