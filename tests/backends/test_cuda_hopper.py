@@ -136,9 +136,9 @@ def test_clusters_have_whole_numbers_of_tiles(m: int, cluster: int, tiles: int) 
     assert cfg.decoding_tiles(m, 130, 256, cluster) == tiles
 
 
-PAIRS = [(512, 4270, 672), (600, 2000, 288)]
+PAIRS = [(512, 4270, 672), (600, 2000, 288), (512, 2200, 5408)]
 """Sizes that pairs of blocks decode: some with two tiles a block, some whose second block is partly
-or wholly beyond m.
+or wholly beyond m, one that is deep enough for every loop over the contraction.
 """
 
 
@@ -460,6 +460,21 @@ def test_rows_that_are_wide_for_one_block_of_a_pair_only() -> None:
         results.append(out)
     oracles.assert_same_bits(results[1], results[0])
     assert not bool(results[0].isnan().any())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("size", [(9, 300, 288), (100, 300, 288), (300, 264, 288), *PAIRS], ids=str)
+def test_powers_past_the_last_row_of_a_decide_nothing(size: tuple[int, int, int]) -> None:
+    """The fold of a call that decodes its weight leaves there what was in the workspace."""
+    needs_hopper()
+    m, n, k = size
+    generator = torch.Generator().manual_seed(m)
+    a, weight = (oracles.random_operand(rows, k, generator).to("cuda") for rows in (m, n))
+    folded, b = in_form(a, "a", "folded"), packed_weight(weight)
+    expected = run(folded, b)
+    for power in (0x4000, 0x7FFF, -0x8000):  # the first marks a wide row
+        folded.payload.powers[m:] = power
+        oracles.assert_same_bits(run(folded, b), expected)
 
 
 @pytest.mark.cuda
