@@ -136,9 +136,9 @@ def test_clusters_have_whole_numbers_of_tiles(m: int, cluster: int, tiles: int) 
     assert cfg.decoding_tiles(m, 130, 256, cluster) == tiles
 
 
-PAIRS = [(512, 4270, 672), (600, 2000, 288), (512, 2200, 5408)]
+PAIRS = [(512, 4270, 672), (600, 2000, 288), (512, 4270, 5408)]
 """Sizes that pairs of blocks decode: some with two tiles a block, some whose second block is partly
-or wholly beyond m, one that is deep enough for every loop over the contraction.
+or wholly beyond m; the last is deep enough for every loop over the contraction.
 """
 
 
@@ -463,14 +463,20 @@ def test_rows_that_are_wide_for_one_block_of_a_pair_only() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("size", [(9, 300, 288), (100, 300, 288), (300, 264, 288), *PAIRS], ids=str)
-def test_powers_past_the_last_row_of_a_decide_nothing(size: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("scales", [(120, 127), (100, 140)], ids=["narrow", "wide"])
+@pytest.mark.parametrize(
+    "size", [(100, 300, 288), (200, 4300, 288), (300, 264, 288), (600, 2000, 288)], ids=str
+)
+def test_powers_past_the_last_row_of_a_decide_nothing(
+    size: tuple[int, int, int], scales: tuple[int, int]
+) -> None:
     """The fold of a call that decodes its weight leaves there what was in the workspace."""
     needs_hopper()
     m, n, k = size
     generator = torch.Generator().manual_seed(m)
-    a, weight = (oracles.random_operand(rows, k, generator).to("cuda") for rows in (m, n))
-    folded, b = in_form(a, "a", "folded"), packed_weight(weight)
+    a = oracles.random_operand(m, k, generator, scales=scales).to("cuda")
+    weight = oracles.random_operand(n, k, generator, scales=(120, 127)).to("cuda")
+    folded, b = keep_folded(a, "a"), packed_weight(weight)
     expected = run(folded, b)
     for power in (0x4000, 0x7FFF, -0x8000):  # the first marks a wide row
         folded.payload.powers[m:] = power

@@ -6,7 +6,8 @@
 // so that folded * 2^power is the value, exactly, while top - scale <= 14. Where the scales alone
 // spread wider, blocks of zeros and NaN blocks are left out of `top`; where the rest still does,
 // the row is left unfolded (distance 0 everywhere) and marked kWideRow: the GEMM scales it block by
-// block. A NaN block becomes E4M3 NaNs. Powers past the last row, up to a multiple of 128, are 0.
+// block. A NaN block becomes E4M3 NaNs. Powers past the last row, up to a multiple of 128, are 0 as
+// far as the grid covers them: before a kernel that decodes its weight, it does not.
 // Also zeroes the tickets of the GEMM that follows.
 //
 // Work       MX_WARPS warps a row; a lane takes 16 codes (8 bytes in, 16 out) at a time, so that
