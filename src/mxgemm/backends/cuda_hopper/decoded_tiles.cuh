@@ -12,7 +12,7 @@
 #define MX_STAGES 5
 #endif
 #ifndef MX_DEPTH
-#define MX_DEPTH 1
+#define MX_DEPTH 2
 #endif
 #ifndef MX_CLUSTER
 #define MX_CLUSTER 1

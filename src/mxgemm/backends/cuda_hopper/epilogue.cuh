@@ -90,13 +90,13 @@ struct ColumnPowers {
 };
 
 // From int32 in shared memory.
-DEVICE ColumnPowers load_column_powers(u32 address) {
+DEVICE ColumnPowers load_column_powers_i32(u32 address) {
   const U32x2 pair = load_shared_u32x2(address);
   return {static_cast<int>(pair.x), static_cast<int>(pair.y)};
 }
 
 // From int16 in shared memory.
-DEVICE ColumnPowers load_power_pair(u32 address) {
+DEVICE ColumnPowers load_column_powers_i16(u32 address) {
   const u32 pair = load_shared_u32(address);
   return {static_cast<i16>(pair), static_cast<i16>(pair >> 16)};
 }
@@ -136,7 +136,7 @@ DEVICE void add_by_powers(float (&total)[kCount], const float (&sum)[kCount], in
                           u32 columns) {
 #pragma unroll
   for (int i = 0; i < kCount; i += 4) {
-    const ColumnPowers powers = load_column_powers(columns + 8 * i);
+    const ColumnPowers powers = load_column_powers_i32(columns + 8 * i);
     total[i] += scale_by_power(sum[i], row0 + powers.x);
     total[i + 1] += scale_by_power(sum[i + 1], row0 + powers.y);
     total[i + 2] += scale_by_power(sum[i + 2], row1 + powers.x);

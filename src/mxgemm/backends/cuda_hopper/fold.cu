@@ -6,8 +6,8 @@
 // so that folded * 2^power is the value, exactly, while top - scale <= 14. Where the scales alone
 // spread wider, blocks of zeros and NaN blocks are left out of `top`; where the rest still does,
 // the row is left unfolded (distance 0 everywhere) and marked kWideRow: the GEMM scales it block by
-// block. A NaN block becomes E4M3 NaNs. Powers past the last row, up to a multiple of 128, are 0 as
-// far as the grid covers them: before a kernel that decodes its weight, it does not.
+// block. A NaN block becomes E4M3 NaNs. Powers past the last row, up to a multiple of 128, are 0
+// where the grid goes that far: before a kernel that decodes its weight it does not.
 // Also zeroes the tickets of the GEMM that follows.
 //
 // Work       MX_WARPS warps a row; a lane takes 16 codes (8 bytes in, 16 out) at a time, so that
@@ -32,7 +32,6 @@ constexpr int kRowsPerBlock = MX_BLOCK_WARPS / MX_WARPS;
 constexpr int kLanesPerRow = kWarp * MX_WARPS;
 constexpr int kChunks = MX_CHUNKS;
 constexpr int kBatch = kChunks * kLanesPerRow;
-constexpr int kPowersMultiple = 128;
 static_assert(MX_WARPS == 1 || kRowsPerBlock < 16, "a named barrier for every row");
 
 // Mirrored by launch.py, field by field.
@@ -114,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   const int k = fold.k;
 
   const int lane = threadIdx.x % kLanesPerRow;
-  const int first_rows = (first.rows + kPowersMultiple - 1) / kPowersMultiple * kPowersMultiple;
+  const int first_rows = rows_with_powers(first.rows);
   int index = blockIdx.x * kRowsPerBlock + threadIdx.x / kLanesPerRow;
   const bool is_second = index >= first_rows;
   if (is_second) index -= first_rows;

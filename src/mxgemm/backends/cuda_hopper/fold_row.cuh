@@ -1,10 +1,10 @@
 // How a row is folded: one power of two for all of it, and what is left for each of its blocks.
 #pragma once
 #include "e2m1.cuh"
+#include "powers.cuh"
 #include "ptx.cuh"
 
-constexpr int kWideRow = 0x4000;  // power of a row that could not be folded
-constexpr int kNoScale = -1;      // `top` of a row without any nonzero block
+constexpr int kNoScale = -1;  // `top` of a row without any nonzero block
 
 // Largest and smallest scale of some blocks.
 struct Extent {

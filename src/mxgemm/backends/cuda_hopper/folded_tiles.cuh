@@ -3,6 +3,7 @@
 #pragma once
 #include "e2m1.cuh"
 #include "epilogue.cuh"
+#include "powers.cuh"
 #include "ptx.cuh"
 
 #ifndef MX_STEPS_PER_PROMOTION
@@ -33,10 +34,7 @@ constexpr int kUnroll = MX_STEPS_PER_PROMOTION == 4 ? 8 : 4;
 constexpr int kAccumulators = kRowsPerConsumer * kTileN / kWarpgroup;
 constexpr bool kGroupsOfRows = kTwoSums;     // tiles walked together lie in a few rows or columns
 constexpr int kGroup = kTwoSums ? 16 : 8;    // how many
-constexpr int kWideRow = 0x4000;             // power of a row that is not folded
 constexpr int kScaleOfOne = 127 + kFoldTop;  // scale byte of a block whose bytes are its values
-constexpr int kEasyPower =
-    60;  // powers up to here may be multiplied one after the other without over- or underflow
 
 // Shared memory, in bytes from a 1024-byte boundary.
 constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK, kStageBytes = kBytesA + kBytesB;

@@ -133,8 +133,7 @@ struct Decoder {
     }
     if (warp() == 0 && elected()) {
       constexpr int kRowsBytes = MX_CANONICAL ? 0 : 2 * kRows;
-      const int stored = (g.m + kPowersMultiple - 1) / kPowersMultiple * kPowersMultiple;
-      const int tokens_bytes = 2 * min(max(stored - token, 0), kTokens);
+      const int tokens_bytes = 2 * min(max(rows_with_powers(g.m) - token, 0), kTokens);
       mbarrier_expect(full, kRowsBytes + tokens_bytes);
       if (!MX_CANONICAL) bulk_load(powers, g.b_powers + row, kRowsBytes, full);
       if (tokens_bytes) bulk_load(powers + 2 * kRows, g.a_powers + token, tokens_bytes, full);
@@ -390,7 +389,7 @@ struct Consumer {
   DEVICE void scale(float (&total)[kAccumulators], bool easy) const {
     const int upper = warp * 16 + lane / 4;
     const u32 tokens = token_powers() + lane % 4 * 4;
-    auto of_tokens = [&](int i) { return load_power_pair(tokens + 4 * i); };
+    auto of_tokens = [&](int i) { return load_column_powers_i16(tokens + 4 * i); };
     scale_by_powers(total, row_power(upper), row_power(upper + 8), of_tokens, easy);
   }
 

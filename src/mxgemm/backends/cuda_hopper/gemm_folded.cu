@@ -64,8 +64,8 @@ struct Consumer {
   DEVICE int largest_power(u32 powers) const {
     int largest = 0;
     for (int i = lane; i < kPowersPerTile / 2; i += kWarp) {
-      const u32 pair = load_shared_u32(powers + 4 * i);
-      largest = max(largest, max(abs(static_cast<i16>(pair)), abs(static_cast<i16>(pair >> 16))));
+      const ColumnPowers pair = load_column_powers_i16(powers + 4 * i);
+      largest = max(largest, max(abs(pair.x), abs(pair.y)));
     }
     return uniform(__reduce_max_sync(~0u, static_cast<u32>(largest)));
   }
@@ -303,7 +303,7 @@ struct Consumer {
     const u32 rows = powers + (warp * 16 + lane / 4) * 2;
     const int p0 = load_shared_i16(rows), p1 = load_shared_i16(rows + 16);
     const u32 columns = powers + (kRowsPerConsumer + lane % 4 * 2) * 2;
-    auto of_columns = [&](int i) { return load_power_pair(columns + 4 * i); };
+    auto of_columns = [&](int i) { return load_column_powers_i16(columns + 4 * i); };
     scale_by_powers(total, p0, p1, of_columns, easy);
   }
 

@@ -14,6 +14,7 @@
 #pragma once
 #include "e2m1.cuh"
 #include "epilogue.cuh"
+#include "powers.cuh"
 #include "ptx.cuh"
 
 constexpr int kTileRows = 64, kTileK = 128;
@@ -22,9 +23,6 @@ constexpr int kPieces = 4, kPieceRows = kTileRows / kPieces;
 constexpr int kPieceCodeBytes = kPieceRows * kTileK / 2;
 constexpr int kPieceBytes = kPieceCodeBytes + kPieceRows * kSteps;
 constexpr int kTileBytes = kPieces * kPieceBytes;
-constexpr int kPowersMultiple = 128;  // powers are stored for a multiple of this many rows
-constexpr int kWideRow = 0x4000;      // power of a row that is not folded; larger than any other
-constexpr int kEasyPower = 60;        // up to here powers may be multiplied one after the other
 
 // Mirrored by launch.py, field by field.
 struct PackedGemm {
