@@ -57,6 +57,13 @@ FLUSH_BYTES = 1 << 28
 
 SMALL_M = (1, 8, 16, 32, 64)
 MIDDLE_M = (128, 256, 512, 1024)
+RAGGED = {
+    "both_folded": (4096, 14336, (1921, 2048)),
+    "a_folded": (8192, 8192, (9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 700, 768, 900, 1024)),
+    "unprepared": (8192, 8192, (9, 16, 17, 32, 33, 64, 65, 128)),
+}
+"""n, k and some m of a form: such as do not fill their tiles, each before one that does."""
+
 WEIGHT = 8192
 WEIGHT_COPIES = 5
 CHECKED_ROWS = 64
@@ -152,17 +159,18 @@ def time_graph(calls: list[Call]) -> Callable[[], float]:
 class Report:
     def __init__(self, path: Path, rounds: int) -> None:
         self.path, self.rounds = path, rounds
-        self.rows: list[dict[str, object]] = []
+        self.times: dict[str, list[float]] = {}
+        """Of the last measurement, a round each."""
 
     def measure(
         self,
         section: str,
-        shape: dict[str, int],
+        shape: dict[str, int | str],
         timers: dict[str, Callable[[], float]],
         errors: dict[str, float],
         rounds: int | None = None,
     ) -> dict[str, float]:
-        times: dict[str, list[float]] = {name: [] for name in timers}
+        self.times = times = {name: [] for name in timers}
         for _ in range(rounds or self.rounds):
             for name in random.sample(list(timers), len(timers)):
                 times[name].append(timers[name]())
@@ -176,7 +184,6 @@ class Report:
                 "rounds": [round(value, 3) for value in values],
                 "error": errors.get(name),
             }
-            self.rows.append(row)
             with self.path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
         return medians
@@ -186,10 +193,21 @@ class Report:
             file.write(json.dumps({"section": section, **values}) + "\n")
 
     def table(self, title: str, medians: dict[str, float], bases: list[str]) -> None:
+        """Print the last measurement: medians, their ratios, and in parentheses the median of the
+        rounds' ratios, since the clock may step between one candidate's median round and another's.
+        """
         print(f"== {title}", flush=True)
         for name, value in medians.items():
-            ratios = "  ".join(f"{medians[base] / value:6.3f}x {base}" for base in bases)
-            print(f"  {name:28s} {value:9.2f} us  {ratios}", flush=True)
+            ratios = [
+                f"{medians[base] / value:6.3f}x {base} ({self.paired(base, name):.3f})"
+                for base in bases
+            ]
+            print(f"  {name:28s} {value:9.2f} us  {'  '.join(ratios)}".rstrip(), flush=True)
+
+    def paired(self, base: str, name: str) -> float:
+        """Return the median over the rounds of the ratio of two candidates' times."""
+        pairs = zip(self.times[base], self.times[name], strict=True)
+        return statistics.median(before / after for before, after in pairs)
 
 
 def checked(
@@ -265,6 +283,28 @@ def graphs(report: Report, section: str, sizes: tuple[int, ...], copy_rate: floa
         for name in ("packed", "packed_a_folded"):
             share = nbytes / medians[name] * 1e-3 / copy_rate
             print(f"  {name}: {share:.3f} of copy bandwidth", flush=True)
+
+
+def ragged(report: Report) -> None:
+    """Rows that do not fill a tile should take no longer than those that do."""
+    hopper = CudaHopper()
+    for form, (n, k, sizes) in RAGGED.items():
+        weights = [operands(1, n, k)[1] for _ in range(WEIGHT_COPIES)]
+        plan = hopper.plan(problem_for(weights[0], weights[0]))
+        right: list[Operand] = list(weights)
+        if form == "both_folded":
+            right = [keep_folded(weight, "b") for weight in weights]
+        elif form == "a_folded":
+            right = [plan.prepare_b(weight) for weight in weights]
+        timers, errors = {}, {}
+        for m in sizes:
+            a, out = operands(m, 32, k)[0], torch.empty(m, n, dtype=BF16, device="cuda")
+            folded = keep_folded(a, "a")
+            calls = [backend_call(hopper, folded, b, out) for b in right]
+            errors |= checked({f"m={m}": calls[0]}, a, weights[0], out)
+            timers[f"m={m}"] = time_graph(calls)
+        shape = {"n": n, "k": k, "form": form}
+        report.table(f"{form}, {n}x{k}", report.measure("ragged", shape, timers, errors), [])
 
 
 def copy_rate() -> float:
@@ -473,7 +513,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--sections", default="overhead,accuracy,small,middle,memory,wide,large")
+    everything = "overhead,accuracy,small,middle,ragged,memory,wide,large"
+    parser.add_argument("--sections", default=everything)
     chosen = parser.parse_args()
     report = Report(chosen.out, chosen.rounds)
     rate = copy_rate()
@@ -485,6 +526,7 @@ def main() -> None:
         "wide": lambda: wide(report),
         "small": lambda: graphs(report, "small", SMALL_M, rate),
         "middle": lambda: graphs(report, "middle", MIDDLE_M, rate),
+        "ragged": lambda: ragged(report),
         "memory": lambda: memory(report),
         "large": lambda: large(report),
     }

@@ -254,6 +254,25 @@ def test_only_after_a_fold_a_weight_is_asked_for_early(recorder: Recorder, m: in
     assert layout.unpack(gemm.parameters)[-1] > 0
 
 
+@pytest.mark.parametrize(
+    ("m", "whole", "last"), [(9, None, 9), (100, 100, 100), (256, 128, 128), (600, 256, 88)]
+)
+def test_boxes_of_a_end_with_its_rows(
+    recorder: Recorder, m: int, whole: int | None, last: int
+) -> None:
+    left, weight = folded(quantized(m, 256), "a"), packed(quantized(2000, 256))
+    out = torch.empty(m, 2000, dtype=torch.bfloat16)
+    plan_for(left, weight).run(left, weight, out, NO_ARGS)
+    (gemm,) = recorder.started
+    layout = launch.PACKED_GEMM if whole is None else launch.DECODED_GEMM
+    maps = layout.unpack(gemm.parameters)[: 1 if whole is None else 2]
+    boxes = [box for box in (whole, last) if box is not None]
+    address = left.payload.folded.data_ptr()  # type: ignore[attr-defined]
+    assert [FakeMap.LAYOUT.unpack(each) for each in maps] == [
+        (address, m, 256, 256, box, 128) for box in boxes
+    ]
+
+
 def test_many_rows_unpack_the_weight_first(recorder: Recorder) -> None:
     a, b = quantized(1152, 256), quantized(384, 256)
     left, weight = folded(a, "a"), packed(b)

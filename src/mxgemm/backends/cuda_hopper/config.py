@@ -44,10 +44,10 @@ TALL_TILE_COST = 0.97
 """Time of a row of a tile of 192 rows, as a part of that of one of 128 (H200, 8192 x 8192 x 8192
 and 8192 x 8192 x 28672: 0.95 to 0.98, 2026-11-30)."""
 
-DECODED_TILES = {(128, 1): 0.7, (256, 1): 1.0, (256, 2): 0.88}
+DECODED_TILES = {(128, 1): 0.74, (256, 1): 1.0, (256, 2): 0.96}
 """What a tile takes, by its rows of activations and the blocks that decode its weight together:
-decoding is the same for few rows and for many (H200, n = k = 8192, 2026-11-30: 23.6 us for m = 128,
-33.6 for m = 256; for m = 1024, alone 119, in pairs 103).
+decoding is the same for few rows and for many (H200, n = k = 8192, 2026-11-30: A folded 20.2 us for
+m = 128, 27.0 for 256; A packed for 512 alone 60.6, in pairs 58.5, for 1024 115 and 110).
 """
 
 PACKED_TILE_ROWS = 64
@@ -65,14 +65,14 @@ an earlier form, m = 1: 13.1 with 4, 14.4 with 12; 2026-11-30).
 """
 
 PACKED_LARGEST_M = 1024
-"""Above, unpacking the weight for the folded kernel is thought to cost less than decoding it for
-every tile of tokens (H200, n = k = 8192, A folded, m = 1024: decoding 124.5 us, unpacking first
-131.6, 2026-11-30).
+"""Above, unpacking the weight for the folded kernel costs about what decoding it for every tile of
+tokens does, and less from some 2048 rows on (H200, n = k = 8192: decoding 177 us, unpacking first
+187 at m = 1536, 250 and 239 at 2048, 398 and 348 at 3072; 2026-11-30).
 """
 
-CANONICAL_LARGEST_M = 128
+CANONICAL_LARGEST_M = 256
 """The same for a weight that was not prepared, against folding all of it (H200, n = k = 8192:
-39.5 us at m = 128; 71.8 at m = 256, where folding all takes 56.9, 2026-11-30).
+28.1 us at m = 128; 50.2 at m = 256, where folding all takes 55.1, 2026-11-30).
 """
 
 ALIGNMENT = 256
@@ -197,6 +197,7 @@ class DecodedConfig:
         tokens: rows of A in a tile: 8, 16, 32, 64, 128 or 256.
         stages: of the ring of folded operands.
         depth: groups of codes that a decoding lane holds or has asked for.
+        pieces: of 16 rows of the weight that a warp decodes at a time: 1 or 2.
         cluster: blocks that share the decoding of 64 rows, with `tokens` each: 1 or 2.
         canonical: the weight was not prepared.
         strict, plain, dtype: as of `FoldedConfig`.
@@ -205,6 +206,7 @@ class DecodedConfig:
     tokens: int
     stages: int
     depth: int
+    pieces: int
     cluster: int
     canonical: bool
     strict: bool
@@ -224,6 +226,7 @@ class DecodedConfig:
                 ("MX_TOKENS", self.tokens),
                 ("MX_STAGES", self.stages),
                 ("MX_DEPTH", self.depth),
+                ("MX_PIECES", self.pieces),
                 ("MX_CLUSTER", self.cluster),
                 ("MX_CANONICAL", int(self.canonical)),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
@@ -332,10 +335,13 @@ def _decoded(problem: GemmProblem, folded: FoldedConfig, *, canonical: bool) -> 
     if tokens > 128:
         forms = [(128, 1)] if canonical or folded.strict else list(DECODED_TILES)
         tokens, cluster = min(forms, key=lambda form: _decoding_time(problem, *form))
-    stages, depth = (5, 2) if tokens > 128 else (8, 3)
+    stages = 5 if tokens > 128 else 8
+    # A pair's block has two pieces of a group, which two warps decode sooner than one. Canonical
+    # codes come straight from memory, so that more of them have to be on their way.
+    depth, pieces = (2, 2) if canonical else (1, 2) if cluster == 1 else (2, 1)
     plain = folded.plain and tokens >= 64
     return DecodedConfig(
-        tokens, stages, depth, cluster, canonical, folded.strict, plain, folded.dtype
+        tokens, stages, depth, pieces, cluster, canonical, folded.strict, plain, folded.dtype
     )
 
 
@@ -416,6 +422,13 @@ def quantizing_warps(dtype: torch.dtype, k: int) -> int | None:
 def quantize_folded_source(dtype: torch.dtype, rule: str, warps: int) -> Source:
     """Return the translation unit of quantize_folded.cu that gives a row this many warps."""
     return Source(HERE / "quantize_folded.cu", (*block_defines(dtype, rule), ("MX_WARPS", warps)))
+
+
+def box_rows(rows: int, tile_rows: int) -> tuple[int, int]:
+    """Return the rows of the box of a tile and of that of the last tile, of which neither reaches
+    past an operand's rows: see boxes.cuh.
+    """
+    return min(rows, tile_rows), (rows - 1) % tile_rows + 1
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -14,6 +14,9 @@
 #ifndef MX_DEPTH
 #define MX_DEPTH 2
 #endif
+#ifndef MX_PIECES
+#define MX_PIECES 2
+#endif
 #ifndef MX_CLUSTER
 #define MX_CLUSTER 1
 #endif
@@ -35,9 +38,11 @@ constexpr int kDecodingWarps = 8, kDecodingThreads = kDecodingWarps * kWarp;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kThreads = kConsumerThreads + kDecodingThreads;
 constexpr int kCluster = MX_CLUSTER;
-constexpr int kShare = kPieces / kCluster;          // pieces of a group that this block decodes
-constexpr int kTurns = kDecodingWarps / kShare;     // groups that its warps decode at a time
-constexpr int kDecodedBytes = kPieceRows * kTileK;  // of a piece
+constexpr int kShare = kPieces / kCluster;            // pieces of a group that this block decodes
+constexpr int kWarpPieces = MX_PIECES;                // that a warp decodes at a time, neighbours
+constexpr int kGroupWarps = kShare / kWarpPieces;     // that decode a group
+constexpr int kTurns = kDecodingWarps / kGroupWarps;  // groups that the warps decode at a time
+constexpr int kDecodedBytes = kPieceRows * kTileK;    // of a piece
 constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 232;
 constexpr int kDecoderRegisters = kConsumers == 2 ? 48 : 136;
 constexpr int kAccumulators = kGroupTokens / 2;
@@ -50,9 +55,9 @@ constexpr int kLongUnroll = kCluster > 1 && MX_STEPS_PER_PROMOTION == kSteps ? 3
 constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens of a pass of the full epilogue
 constexpr int kPlainChunk = 64;                      // of the plain one
 constexpr int kPowers = kRows + kTokens;
-constexpr int kUnits = 2;      // blocks of 32 codes that a decoding lane has of a group
-constexpr int kPrefetch = 16;  // groups whose packed tiles are brought to L2 ahead
-static_assert(kPieces % kCluster == 0, "every piece is decoded");
+constexpr int kUnits = 2 * kWarpPieces;  // blocks of 32 codes that a decoding lane has of a group
+constexpr int kPrefetch = 16;            // groups whose packed tiles are brought to L2 ahead
+static_assert(kPieces % kCluster == 0 && kShare % kWarpPieces == 0, "every piece is decoded");
 // A decoding warp does not see every lap of a stage, but a parity tells only one lap from the next.
 // That suffices, since it has seen the group kStages + kTurns before its own left, and a warp's
 // arrivals land in their order, at another block's barriers, too.
@@ -81,7 +86,8 @@ struct Cursor {
 
   DEVICE Cursor ahead(int steps) const {  // up to a lap
     const int next = stage + steps;
-    return next < kStages ? Cursor{next, parity} : Cursor{next - kStages, parity ^ 1};
+    const bool wraps = next >= kStages;
+    return {wraps ? next - kStages : next, parity ^ wraps};
   }
   DEVICE Cursor behind(int steps) const {
     const int before = stage - steps;

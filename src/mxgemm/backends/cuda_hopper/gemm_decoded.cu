@@ -1,23 +1,23 @@
 // D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see
 // packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warpgroups of its own.
 //
-// Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
-//            int16; b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0
+// Operands   a: E4M3 [m, k] (boxes of up to kTokens rows x 128 k, 128-byte swizzle), powers int16;
+//            b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0
 //            scales.
 // Tile walk  persistent, tiles of kTokens rows of A x 64 of B; see PackedWalk.
 // Cluster    MX_CLUSTER blocks with the same 64 rows of B and other tokens: each decodes its share
 //            of a group of 128 k, and sends it to the others.
 // Roles      one or two consumer warpgroups, up to 128 tokens each; behind them eight decoding
-//            warps, each with a piece of 16 rows; as many of them as a block has pieces of a group
-//            take turns with the others.
+//            warps, each with one or two pieces of 16 rows; as many of them as decode a group take
+//            turns with the others.
 // Pipeline   a decoding lane holds or has asked for the codes of kDepth groups; stages of one box
 //            of A | 64 rows of E4M3 are full when the box and the others' pieces have arrived and
 //            this block's are decoded, empty when every consumer warp of the cluster is done.
 //            Packed tiles are brought to L2 kPrefetch groups ahead, the first of them before the
 //            previous kernel in the stream has finished; so are the first codes asked for, when
 //            that kernel is the fold of A.
-// Powers     a decoding warp asks for a tile's row powers, two buffers; those of a canonical B they
-//            find from its scales.
+// Powers     the last decoding warp asks for a tile's row powers, two buffers; those of a canonical
+//            B they find from its scales.
 // Numbers    B is the 64-row operand of wgmma: D comes out transposed. Promotion and wide rows as
 //            in gemm_folded.cu.
 // Timeline   wait full | 4 wgmma into temporary i | wait for temporary 1-i | release its stage |
@@ -25,6 +25,7 @@
 // Epilogue   plain 16-bit D: registers -> transposing stmatrix -> TMA store; else FP32 through
 //            shared memory and epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; canonical codes 16-byte aligned.
+#include "boxes.cuh"
 #include "decoded_tiles.cuh"
 #include "e2m1.cuh"
 #include "epilogue.cuh"
@@ -36,12 +37,12 @@
 // What a decoding lane holds of a group: kUnits blocks of 32 codes.
 struct Blocks {
   U32x4 words[kUnits];
-  u32 notes[MX_CANONICAL ? kUnits : 1];  // scales, or both table offsets
+  u32 notes[MX_CANONICAL ? kUnits : kWarpPieces];  // scales, or both table offsets of a piece
 };
 
 struct Decoder {
   const PackedGemm& g;
-  const TensorMap& tokens;
+  const RowBoxes& boxes;
   Shared shared;
   Walk walk;
   int number = 0;  // of this block's tile
@@ -49,16 +50,17 @@ struct Decoder {
   int next;                    // group of the tile that this warp decodes next
   Cursor target;               // its stage
   u32 left, right;             // where in a stage the halves of this lane's first block go
-  const u8* source = nullptr;  // packed: this lane's first block of the group it asks for next
+  const u8* source = nullptr;  // packed: this warp's pieces of the group it asks for next
   int token = 0, row = 0;      // where the tile starts
+  int box_bytes = 0;           // of its rows of A; none in a cluster's block beyond them
 
-  DEVICE Decoder(const PackedGemm& gemm, const TensorMap& a, Shared s)
+  DEVICE Decoder(const PackedGemm& gemm, const RowBoxes& a, Shared s)
       : g(gemm),
-        tokens(a),
+        boxes(a),
         shared(s),
         walk(gemm),
-        turn(warp() / kShare),
-        piece(warp() % kShare + (kCluster == 1 ? 0 : cluster_rank() * kShare)),
+        turn(warp() / kGroupWarps),
+        piece(warp() % kGroupWarps * kWarpPieces + (kCluster == 1 ? 0 : cluster_rank() * kShare)),
         lane(threadIdx.x % kWarp),
         next(turn),
         target(Cursor{}.ahead(turn)) {
@@ -83,7 +85,8 @@ struct Decoder {
     const int tile = blockIdx.x + number * gridDim.x;
     token = walk.token(tile);
     row = walk.row(tile);
-    source = tiles(next) + piece * kPieceBytes + lane * 16;
+    box_bytes = min(max(g.m - token, 0), kTokens) * kTileK;
+    source = tiles(next) + piece * kPieceBytes;
     return tile < walk.count;
   }
 
@@ -116,10 +119,17 @@ struct Decoder {
         }
       }
     } else {
-      const int note = kPieceCodeBytes + lane % 8 * 8 + lane / 8 * 2 - lane * 16;
-      blocks.notes[0] = load_once(reinterpret_cast<const u16*>(source + note));
-      blocks.words[0] = load_once(reinterpret_cast<const U32x4*>(source));
-      blocks.words[1] = load_once(reinterpret_cast<const U32x4*>(source) + kPieceCodeBytes / 32);
+      const u8* notes = source + kPieceCodeBytes + lane % 8 * 8 + lane / 8 * 2;
+      const u8* words = source + lane * 16;
+#pragma unroll
+      for (int i = 0; i < kWarpPieces; ++i) {
+        blocks.notes[i] = load_once(reinterpret_cast<const u16*>(notes + i * kPieceBytes));
+      }
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) {
+        const int at = i / 2 * kPieceBytes + i % 2 * (kPieceCodeBytes / 2);
+        blocks.words[i] = load_once(reinterpret_cast<const U32x4*>(words + at));
+      }
       source += kTurns * kTileBytes;
     }
   }
@@ -128,10 +138,11 @@ struct Decoder {
   DEVICE void publish_powers() const {
     const int buffer = buffer_of(number);
     const u32 powers = shared.powers(buffer), full = shared.powers_full(buffer);
-    if (MX_CANONICAL || warp() == 0) {
+    const bool asks_here = warp() == kDecodingWarps - 1;  // others ask for their first boxes now
+    if (MX_CANONICAL || asks_here) {
       mbarrier_wait(shared.powers_empty(buffer), parity_of(number) ^ 1);
     }
-    if (warp() == 0 && elected()) {
+    if (asks_here && elected()) {
       constexpr int kRowsBytes = MX_CANONICAL ? 0 : 2 * kRows;
       const int tokens_bytes = 2 * min(max(rows_with_powers(g.m) - token, 0), kTokens);
       mbarrier_expect(full, kRowsBytes + tokens_bytes);
@@ -147,14 +158,17 @@ struct Decoder {
     }
   }
 
-  // Folds this warp's piece of a group into its stage and asks for the blocks of another in their
+  // Folds this warp's pieces of a group into its stage and asks for the blocks of another in their
   // place.
   DEVICE void decode(Blocks& blocks, u32 powers) {
     const u32 full = shared.full(target.stage), folded = shared.folded(target.stage);
     mbarrier_wait(shared.empty(target.stage), target.parity ^ 1);
     if (asks() && elected()) {  // before all else: a box takes longer than a group
-      mbarrier_expect(full, kBoxBytes + (kCluster - 1) * kShare * kDecodedBytes);
-      tma_load(shared.box(target.stage), &tokens, full, next * kTileK, token);
+      mbarrier_expect(full, box_bytes + (kCluster - 1) * kShare * kDecodedBytes);
+      if (kCluster == 1 || box_bytes) {
+        const TensorMap* map = boxes.of(box_bytes == kBoxBytes);
+        tma_load(shared.box(target.stage), map, full, next * kTileK, token);
+      }
       prefetch(next + kPrefetch, 1);
     }
     U32x2 entries[kUnits];
@@ -162,7 +176,8 @@ struct Decoder {
     for (int i = 0; i < kUnits; ++i) {
       const u32 offset =
           MX_CANONICAL ? fold_offset(blocks.notes[i], load_shared_i16(powers + 2 * unit_row(i)))
-                       : (blocks.notes[0] >> (8 * i)) & 255;
+          : i % 2      ? blocks.notes[i / 2] >> 8
+                       : blocks.notes[i / 2] & 255;
       entries[i] = load_shared_u32x2(shared.table() + offset);
     }
 #pragma unroll
@@ -187,13 +202,14 @@ struct Decoder {
     next += kTurns;
   }
 
-  // This warp's piece to the other blocks of the cluster. Theirs, and this stage, are not filled
+  // This warp's pieces to the other blocks of the cluster. Theirs, and this stage, are not filled
   // again before it has arrived: all consumers wait for it, and leave this stage, too.
   DEVICE void send(u32 mine, u32 full) const {
 #pragma unroll
     for (int i = 1; i < kCluster; ++i) {
       const u32 rank = (piece / kShare + i) % kCluster;
-      bulk_send(cluster_address(mine, rank), mine, kDecodedBytes, cluster_address(full, rank));
+      bulk_send(cluster_address(mine, rank), mine, kWarpPieces * kDecodedBytes,
+                cluster_address(full, rank));
     }
   }
 
@@ -265,10 +281,15 @@ struct Consumer {
 
   // Of this consumer's part of the tile, as far as there are tokens; kWideRow is larger than any.
   DEVICE int largest_power(int tokens) const {
-    int largest = 0;
-    for (int i = lane; i < kTileRows; i += kWarp) largest = max(largest, abs(row_power(i)));
-    for (int i = lane; i < min(tokens, kGroupTokens); i += kWarp) {
-      largest = max(largest, abs(token_power(i)));
+    const ColumnPowers rows = load_column_powers_i16(powers + 4 * lane);
+    int largest = max(abs(rows.x), abs(rows.y));
+#pragma unroll
+    for (int first = 0; first < kGroupTokens; first += 2 * kWarp) {
+      const int token = first + 2 * lane;
+      if (token < min(tokens, kGroupTokens)) {
+        const ColumnPowers both = load_column_powers_i16(token_powers() + 2 * token);
+        largest = max(largest, max(abs(both.x), token + 1 < tokens ? abs(both.y) : 0));
+      }
     }
     return __reduce_max_sync(~0u, static_cast<u32>(largest));
   }
@@ -506,7 +527,7 @@ struct Consumer {
 #endif
 
 extern "C" __global__ void CLUSTER __launch_bounds__(kThreads, 1)
-    gemm_decoded(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap d,
+    gemm_decoded(const __grid_constant__ RowBoxes a, const __grid_constant__ TensorMap d,
                  const __grid_constant__ PackedGemm g) {
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
@@ -516,7 +537,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(kThreads, 1)
   let_next_grid_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(shared.full(i), 1 + kShare);
+      mbarrier_init(shared.full(i), 1 + kGroupWarps);
       mbarrier_init(shared.empty(i), 4 * kConsumers * kCluster);
     }
     for (int i = 0; i < 2; ++i) {
@@ -529,7 +550,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(kThreads, 1)
   if (kCluster > 1) cluster_arrive_relaxed();
   Decoder decoder(g, a, shared);
   if (decodes && decoder.enter() && decoder.turn == 0 && decoder.asks() && elected()) {
-    prefetch_map(&a);
+    a.prefetch();
     if (MX_PLAIN_DTYPE) prefetch_map(&d);
     decoder.prefetch(0, kPrefetch);
   }

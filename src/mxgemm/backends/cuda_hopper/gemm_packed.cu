@@ -1,7 +1,7 @@
 // D[M,N] = epilogue(A[M,K] @ B[N,K].T), A folded (see fold.cu), B packed in tiles (see pack.cu) and
 // decoded in registers.
 //
-// Operands   a: E4M3 [m, k] (tensor map, boxes of kTokens rows x 128 k, 128-byte swizzle), powers
+// Operands   a: E4M3 [m, k] (tensor map, boxes of its m rows x 128 k, 128-byte swizzle), powers
 //            int16; b: tiles (see packed_gemm.cuh), powers int16, padded to 128 rows.
 // Tile walk  persistent, tiles of all rows of A x 64 rows of B.
 // Roles      the last warpgroup: a thread of each warp issues copies; kSplit consumer warpgroups
@@ -106,7 +106,7 @@ struct Producer {
 
   // Starts the copy of a group of some rows' tiles into a stage of the ring.
   DEVICE void load_tile(const u8* rows, int group, int stage) const {
-    mbarrier_expect(shared.full(stage), kTileBytes + kBoxBytes);
+    mbarrier_expect(shared.full(stage), kTileBytes + g.m * kTileK);
     bulk_load(shared.tile(stage), rows + group * kTileBytes, kTileBytes, shared.full(stage));
   }
 

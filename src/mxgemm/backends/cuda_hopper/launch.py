@@ -38,8 +38,8 @@ FOLDED_GEMM_OFFSETS = (0, 128, 256, 384)
 _PACKED = _EPILOGUE + "5P4i"
 PACKED_GEMM = struct.Struct("@" + _MAP + _PACKED)
 PACKED_GEMM_OFFSETS = (0, 128)
-DECODED_GEMM = struct.Struct("@" + 2 * _MAP + _PACKED)
-DECODED_GEMM_OFFSETS = (0, 128, 256)
+DECODED_GEMM = struct.Struct("@" + 3 * _MAP + _PACKED)
+DECODED_GEMM_OFFSETS = (0, 256, 384)
 _NO_MAP = bytes(128)
 """In the place of a tensor map that the kernel does not read."""
 
@@ -216,12 +216,25 @@ def _add_rows(partial: int, sums: torch.Tensor, count: int, device: int, stream:
     launch((-(-n // 128), 1), stream, (partial, sums.data_ptr(), count, n))
 
 
+class Boxes:
+    """Tensor maps of a folded operand, whose rows tiles share out; `RowBoxes` of boxes.cuh."""
+
+    def __init__(self, rows: int, k: int, tile_rows: int) -> None:
+        whole, last = cfg.box_rows(rows, tile_rows)
+        self._whole = TensorMaps(torch.uint8, rows, k, (whole, cfg.TILE_K))
+        self._last = TensorMaps(torch.uint8, rows, k, (last, cfg.TILE_K))
+
+    def at(self, address: int, k: int) -> tuple[bytes, bytes]:
+        """Return the maps of the operand at `address`, with rows of k bytes."""
+        return self._whole.at(address, k), self._last.at(address, k)
+
+
 class Decoding(NamedTuple):
     """A kernel that decodes the weight, the maps of its A and of an aligned D, and its grid."""
 
     config: PackedConfig | DecodedConfig
     launch: Launch
-    maps_a: TensorMaps
+    boxes_a: Boxes
     maps_d: TensorMaps
     grid: tuple[int, int]
 
@@ -302,7 +315,7 @@ class Launcher:
         return Decoding(
             config,
             launch,
-            TensorMaps(torch.uint8, m, k, (config.tokens, cfg.TILE_K)),
+            Boxes(m, k, config.tokens),
             TensorMaps(self.problem.out_dtype, m, n, cfg.DECODED_OUTPUT_BOX),
             (min(tiles, blocks), 1),
         )
@@ -376,8 +389,8 @@ class Launcher:
         left, to_fold = _side(a, k, start + areas.a_folded, start + areas.a_powers)
         if to_fold:
             fold(to_fold, k, self.device, stream, for_decoder=True)
-        config, launch, maps_a, maps_d, grid = decoding
-        maps: tuple[bytes, ...] = (maps_a.at(left[0], k),)
+        config, launch, boxes_a, maps_d, grid = decoding
+        maps: tuple[bytes, ...] = boxes_a.at(left[0], k)
         if isinstance(config, DecodedConfig):
             map_d = _NO_MAP
             if config.plain:
@@ -387,6 +400,8 @@ class Launcher:
                 else:
                     launch = self._for_any_output(config)
             maps = (*maps, map_d)
+        else:
+            maps = maps[1:]  # all of A's rows are in one tile
         early = cfg.PACKED_EARLY_STAGES if to_fold else 0
         values = (*maps, *epilogue, right[0], left[1], right[1], left[2], right[2], m, n, k, early)
         launch(grid, stream, values, overlap=True)

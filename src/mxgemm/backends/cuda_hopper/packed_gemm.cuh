@@ -48,8 +48,10 @@ struct PackedWalk {
         count(token_tiles * ((g.n + kRows - 1) / kRows)),
         groups((g.k + kTileK - 1) / kTileK) {}
 
-  DEVICE int token(int tile) const { return tile % token_tiles * kTokens; }
-  DEVICE int row(int tile) const { return tile / token_tiles * kRows; }
+  // All of A's rows in one tile: no division, on which the first copies would wait.
+  DEVICE bool has_one_tile() const { return kCluster == 1 && token_tiles == 1; }
+  DEVICE int token(int tile) const { return has_one_tile() ? 0 : tile % token_tiles * kTokens; }
+  DEVICE int row(int tile) const { return (has_one_tile() ? tile : tile / token_tiles) * kRows; }
 };
 
 // A block's power: of its row when that is folded, of its own scale when the row is wide. A NaN
