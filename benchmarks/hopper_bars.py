@@ -255,11 +255,15 @@ def large(report: Report) -> None:
         torch.cuda.empty_cache()
 
 
+def prepared(backend: Backend, weights: list[MXTensor]) -> list[PreparedOperand]:
+    plan = backend.plan(problem_for(weights[0], weights[0]))
+    return [plan.prepare_b(weight) for weight in weights]
+
+
 def graphs(report: Report, section: str, sizes: tuple[int, ...], copy_rate: float) -> None:
     hopper = CudaHopper()
     weights = [operands(1, WEIGHT, WEIGHT)[1] for _ in range(WEIGHT_COPIES)]
-    plan = hopper.plan(problem_for(weights[0], weights[0]))
-    packed = [plan.prepare_b(weight) for weight in weights]
+    packed = prepared(hopper, weights)
     nbytes = packed[0].payload.tiles.nbytes  # what a call reads: codes and table offsets
     folded = [keep_folded(weight, "b") for weight in weights]
     wide = [mxgemm.dequantize(weight).to(BF16) for weight in weights]
@@ -290,12 +294,11 @@ def ragged(report: Report) -> None:
     hopper = CudaHopper()
     for form, (n, k, sizes) in RAGGED.items():
         weights = [operands(1, n, k)[1] for _ in range(WEIGHT_COPIES)]
-        plan = hopper.plan(problem_for(weights[0], weights[0]))
         right: list[Operand] = list(weights)
         if form == "both_folded":
             right = [keep_folded(weight, "b") for weight in weights]
         elif form == "a_folded":
-            right = [plan.prepare_b(weight) for weight in weights]
+            right = prepared(hopper, weights)
         timers, errors = {}, {}
         for m in sizes:
             a, out = operands(m, 32, k)[0], torch.empty(m, n, dtype=BF16, device="cuda")

@@ -76,7 +76,7 @@ def test_the_cublas_plan_is_taken_only_when_named() -> None:
     assert not CudaHopperCublas().automatic(problem())
 
 
-@pytest.mark.parametrize("m", [1, 9, 64, 65, 129, 256, 257, 1024, 1025, 4097])
+@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 128, 129, 256, 257, 1024, 1025, 4097])
 def test_a_plan_needs_no_device_and_fits_the_shared_memory(m: int) -> None:
     plan = BACKEND.plan(problem(m=m, n=8192, k=8192))
     assert isinstance(plan.config, cfg.HopperConfig)

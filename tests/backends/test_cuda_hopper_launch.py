@@ -162,6 +162,7 @@ def folded_fields(started: Started) -> dict[str, Any]:
 def test_folded_operands_are_one_launch_without_workspace(recorder: Recorder) -> None:
     a, b = quantized(300, 160), quantized(512, 160)
     left, right = folded(a, "a"), folded(b, "b")
+    assert isinstance(left.payload, launch.FoldedRows)
     out = torch.empty(300, 512, dtype=torch.bfloat16)
     plan = plan_for(left, right)
     assert plan.run(left, right, out, EpilogueArgs(alpha=0.5)) is out
@@ -171,7 +172,7 @@ def test_folded_operands_are_one_launch_without_workspace(recorder: Recorder) ->
     assert not started.overlap
     assert fields["tickets"] == 0
     assert FakeMap.LAYOUT.unpack(fields["map_a"]) == (
-        left.payload.folded.data_ptr(),  # type: ignore[attr-defined]
+        left.payload.folded.data_ptr(),
         300,
         160,
         160,
@@ -261,13 +262,14 @@ def test_boxes_of_a_end_with_its_rows(
     recorder: Recorder, m: int, whole: int | None, last: int
 ) -> None:
     left, weight = folded(quantized(m, 256), "a"), packed(quantized(2000, 256))
+    assert isinstance(left.payload, launch.FoldedRows)
     out = torch.empty(m, 2000, dtype=torch.bfloat16)
     plan_for(left, weight).run(left, weight, out, NO_ARGS)
     (gemm,) = recorder.started
     layout = launch.PACKED_GEMM if whole is None else launch.DECODED_GEMM
     maps = layout.unpack(gemm.parameters)[: 1 if whole is None else 2]
     boxes = [box for box in (whole, last) if box is not None]
-    address = left.payload.folded.data_ptr()  # type: ignore[attr-defined]
+    address = left.payload.folded.data_ptr()
     assert [FakeMap.LAYOUT.unpack(each) for each in maps] == [
         (address, m, 256, 256, box, 128) for box in boxes
     ]
@@ -276,12 +278,13 @@ def test_boxes_of_a_end_with_its_rows(
 def test_many_rows_unpack_the_weight_first(recorder: Recorder) -> None:
     a, b = quantized(1152, 256), quantized(384, 256)
     left, weight = folded(a, "a"), packed(b)
+    assert isinstance(weight.payload, launch.PackedWeight)
     out = torch.empty(1152, 384, dtype=torch.bfloat16)
     plan_for(left, weight).run(left, weight, out, NO_ARGS)
     assert recorder.names == ["unpack_tiles", "gemm_folded"]
     unpack = launch.UNPACK.unpack(recorder.started[0].parameters)
     fields = folded_fields(recorder.started[1])
-    assert unpack[0] == weight.payload.tiles.data_ptr()  # type: ignore[attr-defined]
+    assert unpack[0] == weight.payload.tiles.data_ptr()
     assert FakeMap.LAYOUT.unpack(fields["map_b"])[0] == unpack[1]
     assert unpack[2:] == (384, 256)
 

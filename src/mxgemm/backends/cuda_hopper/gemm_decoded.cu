@@ -2,8 +2,7 @@
 // packed_gemm.cuh) or canonical (MX_CANONICAL), folded in shared memory by warpgroups of its own.
 //
 // Operands   a: E4M3 [m, k] (boxes of up to kTokens rows x 128 k, 128-byte swizzle), powers int16;
-//            b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0
-//            scales.
+//            b: tiles and int16 powers padded to 128 rows, or canonical codes and E8M0 scales.
 // Tile walk  persistent, tiles of kTokens rows of A x 64 of B; see PackedWalk.
 // Cluster    MX_CLUSTER blocks with the same 64 rows of B and other tokens: each decodes its share
 //            of a group of 128 k, and sends it to the others.

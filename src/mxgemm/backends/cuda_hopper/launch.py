@@ -220,13 +220,13 @@ class Boxes:
     """Tensor maps of a folded operand, whose rows tiles share out; `RowBoxes` of boxes.cuh."""
 
     def __init__(self, rows: int, k: int, tile_rows: int) -> None:
-        whole, last = cfg.box_rows(rows, tile_rows)
-        self._whole = TensorMaps(torch.uint8, rows, k, (whole, cfg.TILE_K))
-        self._last = TensorMaps(torch.uint8, rows, k, (last, cfg.TILE_K))
+        heights = dict.fromkeys(cfg.box_rows(rows, tile_rows))  # often one
+        self._maps = [TensorMaps(torch.uint8, rows, k, (each, cfg.TILE_K)) for each in heights]
 
     def at(self, address: int, k: int) -> tuple[bytes, bytes]:
         """Return the maps of the operand at `address`, with rows of k bytes."""
-        return self._whole.at(address, k), self._last.at(address, k)
+        found = [maps.at(address, k) for maps in self._maps]
+        return found[0], found[-1]
 
 
 class Decoding(NamedTuple):
