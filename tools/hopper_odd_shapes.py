@@ -26,6 +26,8 @@ from mxgemm.tensor import MXTensor
 BACKEND = CudaHopper()
 SHAPES = ((1, 1, 32), (3, 5, 96), (17, 72, 160), (65, 129, 224), (130, 260, 416), (200, 4300, 160))
 SHAPES += ((512, 4270, 224), (600, 2000, 288))  # pairs of blocks: with two tiles, without rows
+SHAPES += ((434, 4400, 160),)  # tall tiles whose last boxes end with the rows
+SHAPES += ((1300, 264, 96),)  # a packed weight that is decoded for many tiles of rows
 ROUNDING = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
 SCALES = {"narrow": (125, 129), "wide": (100, 150)}
 MATRICES = ((1, 32), (33, 96), (130, 320), (257, 2080))

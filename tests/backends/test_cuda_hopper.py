@@ -4,7 +4,9 @@ graphs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -76,12 +78,14 @@ def test_the_cublas_plan_is_taken_only_when_named() -> None:
     assert not CudaHopperCublas().automatic(problem())
 
 
-@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 128, 129, 256, 257, 1024, 1025, 4097])
-def test_a_plan_needs_no_device_and_fits_the_shared_memory(m: int) -> None:
-    plan = BACKEND.plan(problem(m=m, n=8192, k=8192))
+@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 128, 129, 256, 257, 1024, 2048, 2049])
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_a_plan_needs_no_device_and_fits_the_shared_memory(m: int, numerics: Numerics) -> None:
+    plan = BACKEND.plan(problem(m=m, n=8192, k=8192, numerics=numerics))
+    largest = cfg.STRICT_PACKED_LARGEST_M if numerics is Numerics.STRICT else cfg.PACKED_LARGEST_M
     assert isinstance(plan.config, cfg.HopperConfig)
     assert plan.config.folded.shared_bytes <= cfg.SHARED_BYTES
-    assert (plan.config.packed is None) == (m > cfg.PACKED_LARGEST_M)
+    assert (plan.config.packed is None) == (m > largest)
     assert (plan.config.canonical is None) == (m > cfg.CANONICAL_LARGEST_M)
     for decoder in (plan.config.packed, plan.config.canonical):
         assert decoder is None or decoder.shared_bytes <= cfg.SHARED_BYTES
@@ -100,6 +104,32 @@ def test_tiles_are_as_tall_as_waves_are_few(m: int, n: int, consumers: int) -> N
     for plain in (False, True):
         folded = dataclasses.replace(config.folded, plain=plain)
         assert folded.shared_bytes <= cfg.SHARED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "boxes_a", "boxes_b"),
+    [
+        (8192, 8192, (192, 192), (128, 128)),
+        (129, 8192, (128, 1), (128, 128)),
+        (204, 8192, (128, 76), (128, 128)),
+        (205, 8192, (128, 128), (128, 128)),  # lacks 51 rows, less than two fifths
+        (307, 8192, (192, 115), (128, 128)),
+        (308, 8192, (192, 192), (128, 128)),
+        (8192, 8268, (128, 128), (128, 76)),
+        (8192, 8269, (128, 128), (128, 128)),
+        (1, 1, (1, 1), (1, 1)),
+    ],
+)
+def test_boxes_end_with_the_rows_where_many_are_missing(
+    m: int, n: int, boxes_a: tuple[int, int], boxes_b: tuple[int, int]
+) -> None:
+    plan = BACKEND.plan(problem(m=m, n=n))
+    assert isinstance(plan.config, cfg.HopperConfig)
+    folded = plan.config.folded
+    assert folded.box_rows(m, folded.tile_m) == boxes_a
+    assert folded.box_rows(n, cfg.FOLDED_TILE_N) == boxes_b
+    ends = boxes_a[1] < folded.tile_m or boxes_b[1] < cfg.FOLDED_TILE_N
+    assert ("boxes end with the rows" in plan.summary) == ends
 
 
 @pytest.mark.parametrize(
@@ -268,10 +298,14 @@ def packed_weight(operand: MXTensor) -> PreparedOperand:
     return plan_for(operand, operand).prepare_b(operand)
 
 
+FITTED = (434, 4400, 160)
+"""Tall tiles, of which both operands lack more than a half."""
+
 SIZES = [(1, 8, 32), (5, 130, 96), (16, 64, 160), (40, 300, 2080), (64, 200, 544), (100, 257, 416)]
-SIZES += [(300, 136, 2112), (520, 1000, 1056), (4100, 72, 288)]
+SIZES += [(300, 136, 2112), (520, 1000, 1056), (4100, 72, 288), FITTED]
 # Tiles of 256 tokens; in the last two, some blocks have two of them.
 SIZES += [(200, 4300, 672), (200, 8500, 288), (600, 4300, 288), *PAIRS]
+SIZES += [(1300, 1000, 288), (2048, 264, 160)]  # the most rows for which a weight is decoded
 SIZES += [(40, 8584, 352)]  # more tiles of a packed weight than multiprocessors, 3 groups of k each
 
 
@@ -336,10 +370,10 @@ def with_form(plan: GemmPlan, kernel: str, **changes: object) -> GemmPlan:
 @pytest.mark.parametrize("scales", [(120, 134), (100, 140), (1, 254)], ids=str)
 @pytest.mark.parametrize("size", [*SIZES[1:], (1000, 700, 2048)], ids=str)
 @pytest.mark.parametrize("numerics", list(Numerics))
-def test_tall_tiles_give_the_bits_of_square_ones(
+def test_tall_tiles_and_fitted_boxes_give_the_same_bits(
     size: tuple[int, int, int], scales: tuple[int, int], numerics: Numerics
 ) -> None:
-    """Both add the same partial sums in the same order, whatever the data."""
+    """All add the same partial sums in the same order, whatever the data."""
     needs_hopper()
     m, n, k = size
     generator = torch.Generator().manual_seed(m + k)
@@ -351,16 +385,18 @@ def test_tall_tiles_give_the_bits_of_square_ones(
         for dtype in (torch.float32, torch.bfloat16):
             plan = plan_for(a, b, out_dtype=dtype, epilogue=epilogue, numerics=numerics)
             results = []
-            for consumers in (2, 3):
+            for consumers, fitted in itertools.product((2, 3), (False, True)):
                 out = torch.full((m, n), torch.nan, dtype=dtype, device="cuda")
                 grad = torch.empty(n, device="cuda") if epilogue.bias_grad else None
                 args = EpilogueArgs(bias=bias if epilogue.bias else None, bias_grad=grad)
-                with_form(plan, "folded", consumers=consumers).run(a, b, out, args)
+                form = with_form(plan, "folded", consumers=consumers, fitted=fitted)
+                form.run(a, b, out, args)
                 results.append((out, grad))
-            (out, grad), (tall_out, tall_grad) = results
-            oracles.assert_same_bits(tall_out, out)
-            if grad is not None:
-                oracles.assert_same_bits(tall_grad, grad)
+            (out, grad), *others = results
+            for other_out, other_grad in others:
+                oracles.assert_same_bits(other_out, out)
+                if grad is not None:
+                    oracles.assert_same_bits(other_grad, grad)
 
 
 @pytest.mark.cuda
@@ -427,6 +463,49 @@ def test_calls_in_two_streams_do_not_disturb_each_other(form: str, m: int, n: in
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("captured", [False, True], ids=["in a stream", "in a graph"])
+@pytest.mark.parametrize("bias_grad", [False, True], ids=["plain", "bias_grad"])
+@pytest.mark.parametrize("m", [16, 100, PAIRS[1][0]])
+def test_a_call_leaves_alone_what_the_call_before_reads(
+    m: int, bias_grad: bool, captured: bool
+) -> None:
+    """The fold of one starts while the other runs, whose workspace it will write to."""
+    needs_hopper()
+    generator = torch.Generator().manual_seed(m)
+    parts = [mxgemm.quantize(torch.randn(m, 2048, generator=generator)).to("cuda") for _ in "abc"]
+    lefts: list[Operand] = [*parts[:2], keep_folded(parts[2], "a")]
+    weight = packed_weight(mxgemm.quantize(torch.randn(2000, 2048, generator=generator)).to("cuda"))
+    epilogue = Epilogue(bias_grad=bias_grad)
+    plans = [plan_for(left, weight, epilogue=epilogue) for left in lefts]
+
+    def results(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        shapes = ((m, 2000), (2000,))
+        return [
+            tuple(torch.full(s, torch.nan, device="cuda") for s in shapes) for _ in range(count)
+        ]
+
+    def call(number: int, out: torch.Tensor, grad: torch.Tensor) -> None:
+        args = EpilogueArgs(bias_grad=grad if bias_grad else None)
+        plans[number % 3].run(lefts[number % 3], weight, out, args)
+
+    expected, found = results(3), results(60)
+    for number, pair in enumerate(expected):
+        call(number, *pair)
+        torch.cuda.synchronize()
+    assert not any(bool(out.isnan().any()) for out, _ in expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph) if captured else contextlib.nullcontext():
+        for number, pair in enumerate(found):
+            call(number, *pair)
+    if captured:
+        graph.replay()
+    torch.cuda.synchronize()
+    for number, pair in enumerate(found):
+        for tensor, right in zip(pair, expected[number % 3], strict=True):
+            assert torch.equal(tensor.view(torch.int32), right.view(torch.int32)), number
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("m", [16, 100, PAIRS[1][0]])
 def test_a_weight_that_was_just_written_is_read_whole(m: int) -> None:
     """Parts of it are asked for while the kernel before, the fold of A, still runs."""
@@ -476,18 +555,26 @@ def test_rows_that_are_wide_for_one_block_of_a_pair_only() -> None:
     [
         *(("canonical", m, 192) for m in (3, 70, 200)),
         *(("packed", *size) for size in ((3, 192), (70, 192), (200, 8500), PAIRS[1][:2])),
+        *(("folded", *size) for size in ((3, 192), (434, 4400))),
     ],
 )
 def test_what_shared_memory_held_before_is_not_multiplied(
     form: str, m: int, n: int, dtype: torch.dtype
 ) -> None:
-    """Boxes end with the rows of A; behind them lies what an earlier kernel left: NaNs here."""
+    """Boxes end with the operands' rows; behind them lies what an earlier kernel left: NaNs."""
     needs_hopper()
     a, b = oracles.exact_operands(m, n, 672, BACKEND.accumulation(problem()), seed=6)
     exact = oracles.once_rounded(accuracy.exact_product(a, b)[0], dtype)
     a, b = a.to("cuda"), in_form(b.to("cuda"), "b", form)
-    poison = torch.full((cfg.round_up(m, 256), 672), torch.nan, device="cuda")
-    assert run(mxgemm.quantize(poison), b, out_dtype=dtype).isnan().all()
+
+    def poison(rows: int) -> MXTensor:
+        return mxgemm.quantize(torch.full((rows, 672), torch.nan, device="cuda"))
+
+    if form == "folded":  # boxes of both; tiles for every multiprocessor
+        left, right = poison(1024), keep_folded(poison(4224), "b")
+    else:
+        left, right = poison(cfg.round_up(m, 256)), b
+    assert run(left, right, out_dtype=dtype).isnan().all()
     oracles.assert_same_bits(run(a, b, out_dtype=dtype), exact)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,10 @@ def sources() -> list[nvrtc.Source]:
                         numerics=numerics,
                     )
                     config = cfg.choose(asked)
-                    for consumers in (2, 3):
-                        folded = dataclasses.replace(config.folded, consumers=consumers)
+                    for consumers, fitted in itertools.product((2, 3), (False, True)):
+                        folded = dataclasses.replace(
+                            config.folded, consumers=consumers, fitted=fitted
+                        )
                         found.append(folded.source)
                     found += [c.source for c in (config.packed, config.canonical) if c is not None]
     rotation = mxgemm.Rotation(64, signs=5)

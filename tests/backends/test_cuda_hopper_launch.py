@@ -23,6 +23,7 @@ from mxgemm.epilogue import NO_ARGS, Epilogue, EpilogueArgs
 from mxgemm.matmul import problem_for
 from mxgemm.runtime import cuda_driver
 from mxgemm.runtime.cuda_driver import Launch
+from mxgemm.runtime.nvrtc import Source
 from mxgemm.tensor import MXTensor
 
 BACKEND = CudaHopper()
@@ -40,6 +41,7 @@ class Started:
     stream: int
     overlap: bool
     parameters: bytes
+    defines: dict[str, object]
 
 
 @dataclass
@@ -48,21 +50,22 @@ class Recorder:
 
     started: list[Started] = field(default_factory=list)
 
-    def load(self, source: object, name: str, **_: object) -> Any:
-        return RecordingKernel(self, name)
+    def load(self, source: Source, name: str, **_: object) -> Any:
+        return RecordingKernel(self, name, dict(source.defines))
 
     @property
     def names(self) -> list[str]:
         return [each.kernel for each in self.started]
 
 
-SIZES = {
-    "fold_rows": launch.FOLD.size,
-    "gemm_folded": launch.FOLDED_GEMM.size,
-    "gemm_packed": launch.PACKED_GEMM.size,
-    "gemm_decoded": launch.DECODED_GEMM.size,
-    "unpack_tiles": launch.UNPACK.size,
-    "add_rows": launch.ADD_ROWS.size,
+# Bytes of the parameters, and where each of them starts: two operands and D, see the .cu files.
+PARAMETERS = {
+    "fold_rows": (launch.FOLD.size, (0,)),
+    "gemm_folded": (launch.FOLDED_GEMM.size, (0, 2 * 128, 4 * 128, 5 * 128)),
+    "gemm_packed": (launch.PACKED_GEMM.size, (0, 128)),
+    "gemm_decoded": (launch.DECODED_GEMM.size, (0, 2 * 128, 3 * 128)),
+    "unpack_tiles": (launch.UNPACK.size, (0, 8, 16, 20)),
+    "add_rows": (launch.ADD_ROWS.size, (0, 8, 16, 20)),
 }
 
 
@@ -70,12 +73,15 @@ SIZES = {
 class RecordingKernel:
     recorder: Recorder
     name: str
+    defines: dict[str, object]
 
     def start(self, grid: tuple[int, int], stream: int, pointers: int, overlap: bool) -> None:
-        first = ctypes.c_void_p.from_address(pointers).value
-        assert first is not None
-        parameters = ctypes.string_at(first, SIZES[self.name])
-        self.recorder.started.append(Started(self.name, grid, stream, overlap, parameters))
+        size, offsets = PARAMETERS[self.name]
+        first, *others = (ctypes.c_size_t * len(offsets)).from_address(pointers)
+        assert (0, *(other - first for other in others)) == offsets
+        self.recorder.started.append(
+            Started(self.name, grid, stream, overlap, ctypes.string_at(first, size), self.defines)
+        )
 
 
 @pytest.fixture
@@ -152,23 +158,24 @@ def plan_for(a: Operand, b: Operand, **changes: Any) -> GemmPlan:
 
 def folded_fields(started: Started) -> dict[str, Any]:
     """Return the parameters of gemm_folded by name."""
-    names = ("map_a", "map_b", "map_d", "d", "c", "aux", "bias", "sums", "d_stride", "c_stride")
-    names += ("aux_stride", "alpha", "beta", "d_dtype", "c_dtype", "aux_dtype", "bias_dtype")
+    names = ("map_a", "last_a", "map_b", "last_b", "map_d", "d", "c", "aux", "bias", "sums")
+    names += ("d_stride", "c_stride", "aux_stride", "alpha", "beta", "d_dtype", "c_dtype")
+    names += ("aux_dtype", "bias_dtype")
     names += ("activation", "backward", "paired", "epilogue_m", "epilogue_n", "a_powers")
     names += ("b_powers", "a_scales", "b_scales", "a_pitch", "b_pitch", "tickets", "m", "n", "k")
     return dict(zip(names, launch.FOLDED_GEMM.unpack(started.parameters), strict=True))
 
 
 def test_folded_operands_are_one_launch_without_workspace(recorder: Recorder) -> None:
-    a, b = quantized(300, 160), quantized(512, 160)
+    a, b = quantized(300, 160), quantized(520, 160)
     left, right = folded(a, "a"), folded(b, "b")
     assert isinstance(left.payload, launch.FoldedRows)
-    out = torch.empty(300, 512, dtype=torch.bfloat16)
+    out = torch.empty(300, 520, dtype=torch.bfloat16)
     plan = plan_for(left, right)
     assert plan.run(left, right, out, EpilogueArgs(alpha=0.5)) is out
     (started,) = recorder.started
     fields = folded_fields(started)
-    assert (started.kernel, started.grid, started.stream) == ("gemm_folded", (12, 1), STREAM)
+    assert (started.kernel, started.grid, started.stream) == ("gemm_folded", (15, 1), STREAM)
     assert not started.overlap
     assert fields["tickets"] == 0
     assert FakeMap.LAYOUT.unpack(fields["map_a"]) == (
@@ -179,12 +186,15 @@ def test_folded_operands_are_one_launch_without_workspace(recorder: Recorder) ->
         128,
         128,
     )
-    assert FakeMap.LAYOUT.unpack(fields["map_b"])[1:] == (512, 160, 160, 128, 128)
-    assert FakeMap.LAYOUT.unpack(fields["map_d"]) == (out.data_ptr(), 300, 512, 1024, 16, 64)
-    assert (fields["d"], fields["d_stride"], fields["d_dtype"]) == (out.data_ptr(), 512, BFLOAT16)
+    assert FakeMap.LAYOUT.unpack(fields["last_a"])[1:] == (300, 160, 160, 44, 128)
+    assert FakeMap.LAYOUT.unpack(fields["map_b"])[1:] == (520, 160, 160, 128, 128)
+    assert FakeMap.LAYOUT.unpack(fields["last_b"])[1:] == (520, 160, 160, 8, 128)
+    assert started.defines["MX_FITTED"] == 1
+    assert FakeMap.LAYOUT.unpack(fields["map_d"]) == (out.data_ptr(), 300, 520, 1040, 16, 64)
+    assert (fields["d"], fields["d_stride"], fields["d_dtype"]) == (out.data_ptr(), 520, BFLOAT16)
     assert (fields["alpha"], fields["beta"], fields["paired"]) == (0.5, 0.0, 1)
-    assert (fields["m"], fields["n"], fields["k"]) == (300, 512, 160)
-    assert (fields["epilogue_m"], fields["epilogue_n"]) == (300, 512)
+    assert (fields["m"], fields["n"], fields["k"]) == (300, 520, 160)
+    assert (fields["epilogue_m"], fields["epilogue_n"]) == (300, 520)
     assert fields["a_scales"] == a.scales.data_ptr()
     assert (fields["a_pitch"], fields["b_pitch"]) == (5, 5)
 
@@ -276,10 +286,10 @@ def test_boxes_of_a_end_with_its_rows(
 
 
 def test_many_rows_unpack_the_weight_first(recorder: Recorder) -> None:
-    a, b = quantized(1152, 256), quantized(384, 256)
+    a, b = quantized(2176, 256), quantized(384, 256)
     left, weight = folded(a, "a"), packed(b)
     assert isinstance(weight.payload, launch.PackedWeight)
-    out = torch.empty(1152, 384, dtype=torch.bfloat16)
+    out = torch.empty(2176, 384, dtype=torch.bfloat16)
     plan_for(left, weight).run(left, weight, out, NO_ARGS)
     assert recorder.names == ["unpack_tiles", "gemm_folded"]
     unpack = launch.UNPACK.unpack(recorder.started[0].parameters)
@@ -332,8 +342,12 @@ def test_an_output_that_tma_cannot_write_takes_the_other_kernel(
     left, right = folded(quantized(64, 64), "a"), folded(quantized(128, 64), "b")
     out = torch.empty(64, columns, dtype=torch.bfloat16)[:, :128]
     plan_for(left, right).run(left, right, out, NO_ARGS)
-    fields = folded_fields(recorder.started[0])
-    assert (fields["map_d"] == fields["map_a"]) == (columns == 133)
+    (started,) = recorder.started
+    fields = folded_fields(started)
+    assert (fields["map_d"] == bytes(128)) == (columns == 133)
+    assert (started.defines["MX_PLAIN_DTYPE"] == 0) == (columns == 133)
+    assert started.defines["MX_FITTED"] == 1  # as the boxes of the maps
+    assert FakeMap.LAYOUT.unpack(fields["last_a"])[4:] == (64, 128)
     assert fields["paired"] == (columns != 133)
 
 

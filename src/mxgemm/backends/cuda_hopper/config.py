@@ -64,11 +64,15 @@ the way of the activations when those come (H200, m = 16: 13.6 us with 1, 13.3 w
 an earlier form, m = 1: 13.1 with 4, 14.4 with 12; 2026-11-30).
 """
 
-PACKED_LARGEST_M = 1024
-"""Above, unpacking the weight for the folded kernel costs about what decoding it for every tile of
-tokens does, and less from some 2048 rows on (H200, n = k = 8192: decoding 177 us, unpacking first
-187 at m = 1536, 250 and 239 at 2048, 398 and 348 at 3072; 2026-11-30).
+PACKED_LARGEST_M = 2048
+"""Above, unpacking the weight for the folded kernel takes less time than decoding it for every tile
+of tokens (H200, A packed, decoding and unpacking first, us: n = k = 8192 170 and 187 for m = 1536,
+232 to 255 and 241 to 245 for 2048, 382 and 342 for 3072; n = k = 4096 61 and 67 for 2048;
+n = k = 2048 20 and 24 for 2048; 2026-11-30).
 """
+
+STRICT_PACKED_LARGEST_M = 1024
+"""The same for strict numerics; more was not measured."""
 
 CANONICAL_LARGEST_M = 256
 """The same for a weight that was not prepared, against folding all of it (H200, n = k = 8192:
@@ -96,12 +100,14 @@ class FoldedConfig:
         dtype: of D.
         consumers: warpgroups that multiply 64 rows of a tile each: 2, with two temporary
             accumulators, or 3, with one.
+        fitted: boxes of the last tiles end with the operands' rows, instead of being filled there.
     """
 
     strict: bool
     plain: bool
     dtype: torch.dtype
     consumers: int
+    fitted: bool
 
     @property
     def tile_m(self) -> int:
@@ -122,6 +128,10 @@ class FoldedConfig:
         powers = 2 * 2 * (FOLDED_SUM_ROWS + FOLDED_TILE_N)
         return stages * stage + self.consumers * (out + powers) + 2 * stages * 8 + 16
 
+    def box_rows(self, rows: int, tile_rows: int) -> tuple[int, int]:
+        """Return the rows of the boxes of whole tiles and of the last one."""
+        return box_rows(rows, tile_rows) if self.fitted else (tile_rows, tile_rows)
+
     @property
     def source(self) -> Source:
         """The translation unit."""
@@ -129,6 +139,7 @@ class FoldedConfig:
             HERE / "gemm_folded.cu",
             (
                 ("MX_CONSUMERS", self.consumers),
+                ("MX_FITTED", int(self.fitted)),
                 ("MX_STEPS_PER_PROMOTION", 1 if self.strict else 4),
                 ("MX_PLAIN_DTYPE", DTYPE_CODES[self.dtype] if self.plain else 0),
             ),
@@ -274,6 +285,8 @@ class HopperConfig:
     def __str__(self) -> str:
         promotion = "promoted every 32" if self.folded.strict else "promoted every 128"
         text = f"e4m3 wgmma {promotion}; folded {self.folded.tile_m}x{FOLDED_TILE_N}x{TILE_K}"
+        if self.folded.fitted:
+            text += ", boxes end with the rows"
         for weight, config in (("packed", self.packed), ("canonical", self.canonical)):
             if config is not None:
                 tile = f"{config.rows}x{config.tokens}x{TILE_K}"
@@ -293,8 +306,21 @@ def choose(problem: GemmProblem) -> HopperConfig:
     plain = bare and all(extra is None for extra in extras)
     sixteen_bits = problem.out_dtype.itemsize == 2
     consumers = _consumers(problem.m, problem.n)
-    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype, consumers)
+    fitted = _lacks_rows(problem.m, consumers * FOLDED_SUM_ROWS)
+    fitted = fitted or _lacks_rows(problem.n, FOLDED_TILE_N)
+    folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype, consumers, fitted)
     return HopperConfig(folded, _packed(problem, folded), _canonical(problem, folded))
+
+
+def _lacks_rows(rows: int, tile_rows: int) -> bool:
+    """Return whether the last tile lacks so many rows that filling its boxes holds the tile up.
+
+    H200, n = k = 8192, boxes filled and boxes that end with the rows: 45 and 29 us for m = 129, 33
+    and 29 for 193, 217 and 198 for 1921; 300, which lacks 84 rows of 192, takes as long as 384
+    with both, but 1.2 times as long when filled in one process of four; 108 and 110 for 1100,
+    which lacks 52 (2026-11-30).
+    """
+    return 5 * (-rows % tile_rows) >= 2 * tile_rows
 
 
 def _consumers(m: int, n: int) -> int:
@@ -309,7 +335,7 @@ def _consumers(m: int, n: int) -> int:
 
 def _packed(problem: GemmProblem, folded: FoldedConfig) -> PackedConfig | DecodedConfig | None:
     m, strict = problem.m, folded.strict
-    if m > PACKED_LARGEST_M:
+    if m > (STRICT_PACKED_LARGEST_M if strict else PACKED_LARGEST_M):
         return None
     if m > IN_REGISTERS_LARGEST_M:
         return _decoded(problem, folded, canonical=False)
@@ -390,13 +416,15 @@ SHAPES_OF_FEW_ROWS = {
     128: FoldShape(4, 4, 4),
     512: FoldShape(8, 32, 4),
     1024: FoldShape(4, 16, 4),
+    1536: FoldShape(4, 32, 4),
 }
 """Up to so many rows; more fill the device in any form.
 
 Blocks that wait for the kernel before gather on the first multiprocessors which it leaves, so that
 their size decides how many of those work. With blocks of 4, 8 and 16 warps the fold is 2.0, 2.5 and
 2.6 us of a call at 128 rows; 7.2, 3.4 and 3.9 us at 512; 13.6, 5.3 and 2.8 us at 1024. Blocks of
-32, one a multiprocessor, take 0.6 us less than those of 8 at 512 (H200, k = 8192, 2026-11-30).
+32, one a multiprocessor, take 0.6 us less than those of 8 at 512, and 9 less than those of 16 at
+1536 (H200, k = 8192, 2026-11-30).
 """
 
 

@@ -12,6 +12,9 @@
 #ifndef MX_CONSUMERS
 #define MX_CONSUMERS 2
 #endif
+#ifndef MX_FITTED
+#define MX_FITTED 0  // boxes of the last tiles end with the operands' rows
+#endif
 #ifndef MX_PLAIN_DTYPE
 #define MX_PLAIN_DTYPE \
   2  // Dtype of a D that gets alpha * product and nothing else; 0: the full epilogue

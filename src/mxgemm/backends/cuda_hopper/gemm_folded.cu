@@ -1,9 +1,10 @@
 // D[M,N] = epilogue(A[M,K] @ B[N,K].T), both operands folded: E4M3 bytes, K-major, and one power of
 // two a row.
 //
-// Operands   a, b: E4M3 [rows, k] (tensor maps, boxes of 128 rows x 128 k, 128-byte swizzle; TMA
-//            fills what lies outside with zeros, so any m, n and any k % 32 == 0 will do); powers
-//            int16 [rows rounded up to 128]. A row whose scales span more than 14 powers cannot be
+// Operands   a, b: E4M3 [rows, k] (tensor maps, boxes of a tile's rows x 128 k, 128-byte swizzle;
+//            TMA fills what lies outside with zeros, so any m, n and any k % 32 == 0 will do; where
+//            many rows are missing, boxes end with the operands instead: MX_FITTED); powers int16
+//            [rows rounded up to 128]. A row whose scales span more than 14 powers cannot be
 //            folded: its power is kWideRow, its bytes are the codes times 2^6 without their block
 //            scales, and tiles that hold such a row scale block by block.
 // Tile walk  persistent; 128 x 128 tiles in groups of 16 tile rows, or 192 x 128 in groups of 8
@@ -26,6 +27,7 @@
 // Epilogue   plain 16-bit D: registers -> stmatrix -> TMA store, each warp by itself; everything
 //            else through epilogue.cuh.
 // Limits     k % 32 == 0, k > 0; TMA store needs D's rows 16-byte aligned (the host chooses).
+#include "boxes.cuh"
 #include "epilogue.cuh"
 #include "folded_tiles.cuh"
 #include "ptx.cuh"
@@ -365,18 +367,21 @@ struct Consumer {
   }
 };
 
-DEVICE void produce(const FoldedGemm& g, Shared shared, const TensorMap& a, const TensorMap& b,
+DEVICE void produce(const FoldedGemm& g, Shared shared, const RowBoxes& a, const RowBoxes& b,
                     int first_tile) {
   const int stages = (g.k + kTileK - 1) / kTileK;
   Cursor cursor;
   for (TileWalk tiles(g, first_tile); !tiles.done(); tiles.next()) {
     const int m = tiles.m(), n = tiles.n();
+    const int rows_a = MX_FITTED ? min(g.m - m, kTileM) : kTileM;
+    const int rows_b = MX_FITTED ? min(g.n - n, kTileN) : kTileN;
+    const TensorMap *map_a = a.of(rows_a == kTileM), *map_b = b.of(rows_b == kTileN);
     for (int i = 0; i < stages; ++i) {
       const u32 full = shared.full(cursor.stage);
       mbarrier_wait(shared.empty(cursor.stage), cursor.parity ^ 1);
-      mbarrier_expect(full, kStageBytes);
-      tma_load(shared.a(cursor.stage), &a, full, i * kTileK, m);
-      tma_load(shared.b(cursor.stage), &b, full, i * kTileK, n);
+      mbarrier_expect(full, (rows_a + rows_b) * kTileK);
+      tma_load(shared.a(cursor.stage), map_a, full, i * kTileK, m);
+      tma_load(shared.b(cursor.stage), map_b, full, i * kTileK, n);
       cursor.next();
     }
   }
@@ -433,7 +438,7 @@ DEVICE void consume(const FoldedGemm& g, Shared shared, const TensorMap& d, int 
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    gemm_folded(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+    gemm_folded(const __grid_constant__ RowBoxes a, const __grid_constant__ RowBoxes b,
                 const __grid_constant__ TensorMap d, const __grid_constant__ FoldedGemm g) {
   extern __shared__ __align__(1024) u8 memory[];
   const Shared shared{shared_address(memory)};
@@ -445,8 +450,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(shared.empty(stage), kConsumers * 4);
     }
     mbarrier_init_fence();
-    prefetch_map(&a);
-    prefetch_map(&b);
+    prefetch_map(&a.whole);
+    prefetch_map(&b.whole);
+    if (MX_FITTED) prefetch_map(&a.last);
+    if (MX_FITTED) prefetch_map(&b.last);
     store_shared_u32(shared.first_tile(), take_ticket(g.tickets));
   }
   wait_for_previous_grid();

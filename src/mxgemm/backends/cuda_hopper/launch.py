@@ -33,8 +33,8 @@ from mxgemm.tensor import MXTensor
 # order; 4x is the padding that C adds.
 _MAP = "128s"
 _EPILOGUE = "5P3q2f9i4x"
-FOLDED_GEMM = struct.Struct("@" + 3 * _MAP + _EPILOGUE + "4P2qP3i4x")
-FOLDED_GEMM_OFFSETS = (0, 128, 256, 384)
+FOLDED_GEMM = struct.Struct("@" + 5 * _MAP + _EPILOGUE + "4P2qP3i4x")
+FOLDED_GEMM_OFFSETS = (0, 256, 512, 640)
 _PACKED = _EPILOGUE + "5P4i"
 PACKED_GEMM = struct.Struct("@" + _MAP + _PACKED)
 PACKED_GEMM_OFFSETS = (0, 128)
@@ -217,11 +217,13 @@ def _add_rows(partial: int, sums: torch.Tensor, count: int, device: int, stream:
 
 
 class Boxes:
-    """Tensor maps of a folded operand, whose rows tiles share out; `RowBoxes` of boxes.cuh."""
+    """Tensor maps of a folded operand for boxes of two heights, in rows: of whole tiles and of the
+    last tile; `RowBoxes` of boxes.cuh.
+    """
 
-    def __init__(self, rows: int, k: int, tile_rows: int) -> None:
-        heights = dict.fromkeys(cfg.box_rows(rows, tile_rows))  # often one
-        self._maps = [TensorMaps(torch.uint8, rows, k, (each, cfg.TILE_K)) for each in heights]
+    def __init__(self, rows: int, k: int, heights: tuple[int, int]) -> None:
+        different = dict.fromkeys(heights)  # often one
+        self._maps = [TensorMaps(torch.uint8, rows, k, (each, cfg.TILE_K)) for each in different]
 
     def at(self, address: int, k: int) -> tuple[bytes, bytes]:
         """Return the maps of the operand at `address`, with rows of k bytes."""
@@ -263,8 +265,8 @@ class Launcher:
         )
         tile_m = config.folded.tile_m
         self.tiles = -(-m // tile_m) * -(-n // cfg.FOLDED_TILE_N)
-        self.maps_a = TensorMaps(torch.uint8, m, k, (tile_m, cfg.TILE_K))
-        self.maps_b = TensorMaps(torch.uint8, n, k, (cfg.FOLDED_TILE_N, cfg.TILE_K))
+        self.boxes_a = Boxes(m, k, config.folded.box_rows(m, tile_m))
+        self.boxes_b = Boxes(n, k, config.folded.box_rows(n, cfg.FOLDED_TILE_N))
         self.maps_d = TensorMaps(problem.out_dtype, m, n, cfg.FOLDED_OUTPUT_BOX)
 
     @functools.cached_property
@@ -315,7 +317,7 @@ class Launcher:
         return Decoding(
             config,
             launch,
-            Boxes(m, k, config.tokens),
+            Boxes(m, k, cfg.box_rows(m, config.tokens)),
             TensorMaps(self.problem.out_dtype, m, n, cfg.DECODED_OUTPUT_BOX),
             (min(tiles, blocks), 1),
         )
@@ -465,8 +467,7 @@ class Launcher:
     ) -> None:
         m, n, k = self.problem.m, self.problem.n, self.problem.k
         launch, unaligned = self.folded
-        map_a = self.maps_a.at(left[0], k)
-        map_d = map_a
+        map_d = _NO_MAP
         if self.config.folded.plain:
             address, row_bytes = epilogue[0], epilogue[5] * 2
             if address % 16 == 0 and row_bytes % 16 == 0:
@@ -474,8 +475,8 @@ class Launcher:
             else:
                 launch = unaligned
         values = (
-            map_a,
-            self.maps_b.at(right[0], k),
+            *self.boxes_a.at(left[0], k),
+            *self.boxes_b.at(right[0], k),
             map_d,
             *epilogue,
             left[1],
