@@ -40,6 +40,9 @@ FOLDED_OUTPUT_BOX = (16, 64)
 
 DECODED_OUTPUT_BOX = (64, 64)
 
+FITTED_LARGEST = 16
+"""Tiles of an operand up to which boxes may end with its rows."""
+
 TALL_TILE_COST = 0.97
 """Time of a row of a tile of 192 rows, as a part of that of one of 128 (H200, 8192 x 8192 x 8192
 and 8192 x 8192 x 28672: 0.95 to 0.98, 2026-11-30)."""
@@ -65,14 +68,14 @@ an earlier form, m = 1: 13.1 with 4, 14.4 with 12; 2026-11-30).
 """
 
 PACKED_LARGEST_M = 2048
-"""Above, unpacking the weight for the folded kernel takes less time than decoding it for every tile
-of tokens (H200, A packed, decoding and unpacking first, us: n = k = 8192 170 and 187 for m = 1536,
-232 to 255 and 241 to 245 for 2048, 382 and 342 for 3072; n = k = 4096 61 and 67 for 2048;
-n = k = 2048 20 and 24 for 2048; 2026-11-30).
+"""Above, the weight is unpacked for the folded kernel, instead of decoded for every tile of tokens
+(H200, A packed, decoding and unpacking first, us: n = k = 8192 170 and 187 for m = 1536, 232 to 255
+and 241 to 245 for 2048, 382 and 342 for 3072; n = k = 4096 61 and 67 for 2048; n = k = 2048 20 and
+24 for 2048; 2026-11-30).
 """
 
 STRICT_PACKED_LARGEST_M = 1024
-"""The same for strict numerics; more was not measured."""
+"""The same for strict numerics, for which it was not measured."""
 
 CANONICAL_LARGEST_M = 256
 """The same for a weight that was not prepared, against folding all of it (H200, n = k = 8192:
@@ -306,21 +309,22 @@ def choose(problem: GemmProblem) -> HopperConfig:
     plain = bare and all(extra is None for extra in extras)
     sixteen_bits = problem.out_dtype.itemsize == 2
     consumers = _consumers(problem.m, problem.n)
-    fitted = _lacks_rows(problem.m, consumers * FOLDED_SUM_ROWS)
-    fitted = fitted or _lacks_rows(problem.n, FOLDED_TILE_N)
+    fitted = _fits(problem.m, consumers * FOLDED_SUM_ROWS) or _fits(problem.n, FOLDED_TILE_N)
     folded = FoldedConfig(strict, plain and sixteen_bits, problem.out_dtype, consumers, fitted)
     return HopperConfig(folded, _packed(problem, folded), _canonical(problem, folded))
 
 
-def _lacks_rows(rows: int, tile_rows: int) -> bool:
-    """Return whether the last tile lacks so many rows that filling its boxes holds the tile up.
+def _fits(rows: int, tile_rows: int) -> bool:
+    """Return whether boxes that end with an operand's rows take less time than filled ones: the
+    last tile lacks so many rows that filling holds it up, and is one of few.
 
-    H200, n = k = 8192, boxes filled and boxes that end with the rows: 45 and 29 us for m = 129, 33
-    and 29 for 193, 217 and 198 for 1921; 300, which lacks 84 rows of 192, takes as long as 384
-    with both, but 1.2 times as long when filled in one process of four; 108 and 110 for 1100,
-    which lacks 52 (2026-11-30).
+    H200, n = k = 8192, both folded, boxes filled and boxes that end, us: 45 and 30 for m = 129, 33
+    and 30 for 193, 216 and 198 for 1921, which has 16 tiles. m = 300, which lacks 84 rows of 192,
+    takes as long as 384 with both, but 1.2 times as long when filled in one process of three;
+    where no row is missing, or 52 of 192 (m = 1100), boxes that end take 2 to 3 % longer
+    (2026-11-30). More tiles, and columns that are missing, were not measured.
     """
-    return 5 * (-rows % tile_rows) >= 2 * tile_rows
+    return rows <= FITTED_LARGEST * tile_rows and 5 * (-rows % tile_rows) >= 2 * tile_rows
 
 
 def _consumers(m: int, n: int) -> int:
@@ -424,7 +428,7 @@ Blocks that wait for the kernel before gather on the first multiprocessors which
 their size decides how many of those work. With blocks of 4, 8 and 16 warps the fold is 2.0, 2.5 and
 2.6 us of a call at 128 rows; 7.2, 3.4 and 3.9 us at 512; 13.6, 5.3 and 2.8 us at 1024. Blocks of
 32, one a multiprocessor, take 0.6 us less than those of 8 at 512, and 9 less than those of 16 at
-1536 (H200, k = 8192, 2026-11-30).
+1536, the same at 1152 (H200, k = 8192, 2026-11-30).
 """
 
 
