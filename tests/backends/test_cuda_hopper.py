@@ -14,196 +14,22 @@ import torch
 import mxgemm
 import oracles
 from mxgemm import accuracy, dispatch
-from mxgemm.backends.base import Accumulation, GemmPlan, Operand, PreparedOperand, RejectionCode
-from mxgemm.backends.cuda_hopper import CudaHopper, CudaHopperCublas, keep_folded
+from mxgemm.backends.base import Accumulation, GemmPlan, Operand, PreparedOperand
+from mxgemm.backends.cuda_hopper import CudaHopper, keep_folded
 from mxgemm.backends.cuda_hopper import config as cfg
 from mxgemm.devices import DeviceSpec
 from mxgemm.epilogue import NO_ARGS, Epilogue, EpilogueArgs
 from mxgemm.matmul import problem_for
-from mxgemm.problem import GemmProblem, Numerics, OperandSpec
-from mxgemm.tensor import MXTensor, OperandLayout
+from mxgemm.problem import GemmProblem, Numerics
+from mxgemm.tensor import MXTensor
 
 BACKEND = CudaHopper()
 HOPPER = DeviceSpec("cuda", "sm_90")
 FORMS = ("canonical", "packed", "folded")
 
 
-def problem(m: int = 64, n: int = 96, k: int = 128, **changes: object) -> GemmProblem:
-    return GemmProblem(m=m, n=n, k=k, device=HOPPER, **changes)  # type: ignore[arg-type]
-
-
-# ---- what is refused, and plans
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"device": DeviceSpec("cpu", "x86_64")}, RejectionCode.DEVICE),
-        ({"device": DeviceSpec("cuda", "sm_100")}, RejectionCode.ARCH),
-        ({"device": DeviceSpec("rocm", "gfx950")}, RejectionCode.DEVICE),
-        (
-            {"a": OperandSpec(layout=OperandLayout.of("row_major", "scale_32x8"))},
-            RejectionCode.LAYOUT,
-        ),
-        ({"b": OperandSpec(prepared_by="native_cpu")}, RejectionCode.LAYOUT),
-        ({"b": OperandSpec(rotation=mxgemm.Rotation(16))}, RejectionCode.ROTATION),
-    ],
-    ids=lambda value: str(value) if isinstance(value, RejectionCode) else "",
-)
-def test_check_says_why_not(changes: dict[str, object], code: RejectionCode) -> None:
-    rejection = BACKEND.check(dataclasses.replace(problem(), **changes))
-    assert rejection is not None
-    assert rejection.code is code
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"out_dtype": torch.float32}, RejectionCode.DTYPE),
-        ({"numerics": Numerics.STRICT}, RejectionCode.NUMERICS),
-        ({"epilogue": Epilogue(bias=torch.float32)}, RejectionCode.EPILOGUE),
-        ({"n": 17}, RejectionCode.SHAPE),
-        ({"b": OperandSpec(prepared_by="cuda_hopper")}, RejectionCode.LAYOUT),
-    ],
-    ids=lambda value: str(value) if isinstance(value, RejectionCode) else "",
-)
-def test_the_cublas_plan_says_why_not(changes: dict[str, object], code: RejectionCode) -> None:
-    asked = dataclasses.replace(problem(out_dtype=torch.bfloat16), **changes)
-    rejection = CudaHopperCublas().check(asked)
-    assert rejection is not None
-    assert rejection.code is code
-
-
-def test_the_cublas_plan_is_taken_only_when_named() -> None:
-    assert not CudaHopperCublas().automatic(problem())
-
-
-@pytest.mark.parametrize("m", [1, 8, 9, 16, 33, 64, 65, 128, 129, 256, 257, 1024, 2048, 2049])
-@pytest.mark.parametrize("numerics", list(Numerics))
-def test_a_plan_needs_no_device_and_fits_the_shared_memory(m: int, numerics: Numerics) -> None:
-    plan = BACKEND.plan(problem(m=m, n=8192, k=8192, numerics=numerics))
-    largest = cfg.STRICT_PACKED_LARGEST_M if numerics is Numerics.STRICT else cfg.PACKED_LARGEST_M
-    assert isinstance(plan.config, cfg.HopperConfig)
-    assert plan.config.folded.shared_bytes <= cfg.SHARED_BYTES
-    assert (plan.config.packed is None) == (m > largest)
-    assert (plan.config.canonical is None) == (m > cfg.CANONICAL_LARGEST_M)
-    for decoder in (plan.config.packed, plan.config.canonical):
-        assert decoder is None or decoder.shared_bytes <= cfg.SHARED_BYTES
-    folded_rows = m if plan.config.canonical is not None else m + 8192
-    assert plan.workspace_bytes >= folded_rows * 8192
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "consumers"),
-    [(4096, 4096, 2), (2048, 4096, 2), (8192, 8192, 3), (8192, 28672, 3), (1, 128, 2)],
-)
-def test_tiles_are_as_tall_as_waves_are_few(m: int, n: int, consumers: int) -> None:
-    config = BACKEND.plan(problem(m=m, n=n)).config
-    assert isinstance(config, cfg.HopperConfig)
-    assert config.folded.consumers == consumers
-    for plain in (False, True):
-        folded = dataclasses.replace(config.folded, plain=plain)
-        assert folded.shared_bytes <= cfg.SHARED_BYTES
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "boxes_a", "boxes_b"),
-    [
-        (8192, 8192, (192, 192), (128, 128)),
-        (129, 8192, (128, 1), (128, 128)),
-        (204, 8192, (128, 76), (128, 128)),
-        (205, 8192, (128, 128), (128, 128)),  # lacks 51 rows, less than two fifths
-        (307, 8192, (192, 115), (128, 128)),
-        (308, 8192, (192, 192), (128, 128)),
-        (8192, 1996, (128, 128), (128, 76)),
-        (8192, 1997, (128, 128), (128, 128)),
-        (1921, 8192, (128, 1), (128, 128)),
-        (4096, 14336, (192, 192), (128, 128)),  # 64 rows of 192, but one of 22 tiles
-        (1, 1, (1, 1), (1, 1)),
-    ],
-)
-def test_boxes_end_with_the_rows_where_many_are_missing(
-    m: int, n: int, boxes_a: tuple[int, int], boxes_b: tuple[int, int]
-) -> None:
-    plan = BACKEND.plan(problem(m=m, n=n))
-    assert isinstance(plan.config, cfg.HopperConfig)
-    folded = plan.config.folded
-    assert folded.box_rows(m, folded.tile_m) == boxes_a
-    assert folded.box_rows(n, cfg.FOLDED_TILE_N) == boxes_b
-    ends = boxes_a[1] < folded.tile_m or boxes_b[1] < cfg.FOLDED_TILE_N
-    assert ("boxes end with the rows" in plan.summary) == ends
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "tokens", "cluster"),
-    [
-        (65, 8192, 128, 1),
-        (256, 8192, 256, 1),
-        (300, 264, 128, 1),
-        (512, 8192, 256, 2),
-        (768, 8192, 256, 1),  # a pair's second block would have no rows every other time
-        (1024, 8192, 256, 2),
-        (200, 4300, 256, 1),
-        (200, 8500, 256, 1),
-    ],
-)
-def test_packed_weights_are_decoded_in_the_tiles_that_take_the_least_time(
-    m: int, n: int, tokens: int, cluster: int
-) -> None:
-    config = BACKEND.plan(problem(m=m, n=n)).config
-    assert isinstance(config, cfg.HopperConfig)
-    assert isinstance(config.packed, cfg.DecodedConfig)
-    assert (config.packed.tokens, config.packed.cluster) == (tokens, cluster)
-    assert config.packed.shared_bytes <= cfg.SHARED_BYTES
-    strict = BACKEND.plan(problem(m=m, n=n, numerics=Numerics.STRICT)).config
-    assert isinstance(strict, cfg.HopperConfig)
-    assert isinstance(strict.packed, cfg.DecodedConfig)
-    assert (strict.packed.tokens, strict.packed.cluster) == (128, 1)
-
-
-@pytest.mark.parametrize(
-    ("m", "cluster", "tiles"), [(256, 1, 3), (257, 1, 6), (257, 2, 6), (700, 1, 9), (700, 2, 12)]
-)
-def test_clusters_have_whole_numbers_of_tiles(m: int, cluster: int, tiles: int) -> None:
-    assert cfg.decoding_tiles(m, 130, 256, cluster) == tiles
-
-
-@pytest.mark.parametrize(
-    ("rows", "whole", "last"), [(1, 1, 1), (255, 255, 255), (256, 256, 256), (600, 256, 88)]
-)
-def test_no_box_reaches_past_the_rows(rows: int, whole: int, last: int) -> None:
-    assert cfg.box_rows(rows, 256) == (whole, last)
-
-
-PAIRS = [(512, 4270, 672), (600, 2000, 288), (512, 4270, 5408)]
-"""Sizes that pairs of blocks decode: some with two tiles a block, some whose second block is partly
-or wholly beyond m; the last is deep enough for every loop over the contraction.
-"""
-
-
-@pytest.mark.parametrize("size", PAIRS, ids=str)
-def test_sizes_of_pairs_are_decoded_by_pairs(size: tuple[int, int, int]) -> None:
-    config = BACKEND.plan(problem(m=size[0], n=size[1], k=size[2])).config
-    assert isinstance(config, cfg.HopperConfig)
-    assert isinstance(config.packed, cfg.DecodedConfig)
-    assert config.packed.cluster == 2
-
-
-def test_prepared_operands_need_no_workspace_of_their_size() -> None:
-    prepared = OperandSpec(prepared_by="cuda_hopper")
-    plan = BACKEND.plan(problem(m=16, n=8192, k=8192, a=prepared, b=prepared))
-    assert plan.workspace_bytes < 4096
-
-
-def test_accumulation_is_what_the_tensor_core_does() -> None:
-    assert BACKEND.accumulation(problem()) == Accumulation(
-        significand_bits=14, truncates=True, promote_every=128
-    )
-    strict = BACKEND.accumulation(problem(numerics=Numerics.STRICT))
-    assert strict == Accumulation(exact_blocks=True)
-
-
-# ---- on the device
+def accumulation(numerics: Numerics = Numerics.DEFAULT) -> Accumulation:
+    return BACKEND.accumulation(GemmProblem(m=64, n=96, k=128, device=HOPPER, numerics=numerics))
 
 
 def needs_hopper() -> None:
@@ -223,6 +49,21 @@ def run(a: Operand, b: Operand, **changes: object) -> torch.Tensor:
     shape = (plan.problem.m, plan.problem.n)
     out = torch.full(shape, torch.nan, dtype=plan.problem.out_dtype, device="cuda")
     return plan.run(a, b, out, NO_ARGS)
+
+
+PAIRS = [(512, 4270, 672), (600, 2000, 288), (512, 4270, 5408)]
+"""Sizes that pairs of blocks decode: some with two tiles a block, some whose second block is partly
+or wholly beyond m; the last is deep enough for every loop over the contraction.
+"""
+
+
+@pytest.mark.parametrize("size", PAIRS, ids=str)
+def test_sizes_of_pairs_are_decoded_by_pairs(size: tuple[int, int, int]) -> None:
+    m, n, k = size
+    config = BACKEND.plan(GemmProblem(m=m, n=n, k=k, device=HOPPER)).config
+    assert isinstance(config, cfg.HopperConfig)
+    assert isinstance(config.packed, cfg.DecodedConfig)
+    assert config.packed.cluster == 2
 
 
 QUANTIZED_SHAPES = [
@@ -319,8 +160,8 @@ def test_every_form_of_the_operands_gives_the_exact_bits(
 ) -> None:
     needs_hopper()
     m, n, k = size
-    accumulation = BACKEND.accumulation(problem(numerics=numerics))
-    a, b = oracles.exact_operands(m, n, k, accumulation, seed=m + n)
+    sums = accumulation(numerics)
+    a, b = oracles.exact_operands(m, n, k, sums, seed=m + n)
     exact = accuracy.exact_product(a, b)[0]
     a, b = a.to("cuda"), b.to("cuda")
     for form_a in ("canonical", "folded"):
@@ -348,9 +189,9 @@ def test_rows_wider_than_the_window_keep_the_bound(
     b = oracles.random_operand(n, k, generator, scales=(120, 124))
     a.scales[:, 0] = 3 + spread
     b.codes[:, :16] = 0
-    accumulation = BACKEND.accumulation(problem(numerics=numerics))
+    sums = accumulation(numerics)
     product, magnitude = accuracy.exact_product(a, b)
-    bound = accuracy.product_bound(magnitude, a.stored_k, accumulation)
+    bound = accuracy.product_bound(magnitude, a.stored_k, sums)
     for form in FORMS:
         left, right = a.to("cuda"), in_form(b.to("cuda"), "b", form)
         out = run(left, right, out_dtype=torch.float32, numerics=numerics)
@@ -405,7 +246,7 @@ def test_tall_tiles_and_fitted_boxes_give_the_same_bits(
 def test_blocks_of_zeros_do_not_narrow_the_window() -> None:
     """Zero blocks have scale 1; beside values near 2^-60 they must not count."""
     needs_hopper()
-    a, b = oracles.exact_operands(32, 64, 256, BACKEND.accumulation(problem()), seed=3)
+    a, b = oracles.exact_operands(32, 64, 256, accumulation(), seed=3)
     a.scales[:] -= 60
     a.codes[:, 16:48] = 0
     a.scales[:, 1:3] = 127
@@ -425,9 +266,9 @@ def test_a_call_is_captured_by_a_graph_and_replays_on_new_values(
 ) -> None:
     needs_hopper()
     m, n = size
-    accumulation = BACKEND.accumulation(problem())
-    first = oracles.exact_operands(m, n, 416, accumulation, seed=1)
-    second = oracles.exact_operands(m, n, 416, accumulation, seed=2)
+    sums = accumulation()
+    first = oracles.exact_operands(m, n, 416, sums, seed=1)
+    second = oracles.exact_operands(m, n, 416, sums, seed=2)
     a, b = first[0].to("cuda"), in_form(first[1].to("cuda"), "b", form)
     plan = plan_for(a, b)
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
@@ -448,8 +289,8 @@ def test_a_call_is_captured_by_a_graph_and_replays_on_new_values(
 @pytest.mark.parametrize(("form", "m", "n"), [("canonical", 700, 900), ("packed", *PAIRS[1][:2])])
 def test_calls_in_two_streams_do_not_disturb_each_other(form: str, m: int, n: int) -> None:
     needs_hopper()
-    accumulation = BACKEND.accumulation(problem())
-    a, b = oracles.exact_operands(m, n, 1024, accumulation, seed=4)
+    sums = accumulation()
+    a, b = oracles.exact_operands(m, n, 1024, sums, seed=4)
     exact = oracles.once_rounded(accuracy.exact_product(a, b)[0], torch.bfloat16)
     a, b = a.to("cuda"), in_form(b.to("cuda"), "b", form)
     streams = [torch.cuda.Stream() for _ in range(2)]
@@ -555,7 +396,7 @@ def test_rows_that_are_wide_for_one_block_of_a_pair_only() -> None:
     [
         *(("canonical", m, 192) for m in (3, 70, 200)),
         *(("packed", *size) for size in ((3, 192), (70, 192), (200, 8500), PAIRS[1][:2])),
-        *(("folded", *size) for size in ((3, 192), (434, 4400))),
+        *(("folded", *size) for size in ((3, 192), FITTED[:2])),
     ],
 )
 def test_what_shared_memory_held_before_is_not_multiplied(
@@ -563,7 +404,7 @@ def test_what_shared_memory_held_before_is_not_multiplied(
 ) -> None:
     """Boxes end with the operands' rows; behind them lies what an earlier kernel left: NaNs."""
     needs_hopper()
-    a, b = oracles.exact_operands(m, n, 672, BACKEND.accumulation(problem()), seed=6)
+    a, b = oracles.exact_operands(m, n, 672, accumulation(), seed=6)
     exact = oracles.once_rounded(accuracy.exact_product(a, b)[0], dtype)
     a, b = a.to("cuda"), in_form(b.to("cuda"), "b", form)
 
@@ -624,8 +465,8 @@ def test_two_runs_agree_bit_for_bit(form: str) -> None:
 @pytest.mark.cuda
 def test_the_cublas_plan_agrees_bit_for_bit_in_the_exact_regime() -> None:
     needs_hopper()
-    accumulation = BACKEND.accumulation(problem())
-    a, b = oracles.exact_operands(200, 144, 512, accumulation, seed=6)
+    sums = accumulation()
+    a, b = oracles.exact_operands(200, 144, 512, sums, seed=6)
     a, b = a.to("cuda"), b.to("cuda")
     out = mxgemm.gemm(a, b, backend="cuda_hopper_cublas")
     oracles.assert_same_bits(out, mxgemm.gemm(a, b, backend="cuda_hopper"))

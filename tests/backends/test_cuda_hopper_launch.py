@@ -158,12 +158,16 @@ def plan_for(a: Operand, b: Operand, **changes: Any) -> GemmPlan:
 
 def folded_fields(started: Started) -> dict[str, Any]:
     """Return the parameters of gemm_folded by name."""
-    names = ("map_a", "last_a", "map_b", "last_b", "map_d", "d", "c", "aux", "bias", "sums")
+    names = ("boxes_a", "boxes_b", "map_d", "d", "c", "aux", "bias", "sums")
     names += ("d_stride", "c_stride", "aux_stride", "alpha", "beta", "d_dtype", "c_dtype")
     names += ("aux_dtype", "bias_dtype")
     names += ("activation", "backward", "paired", "epilogue_m", "epilogue_n", "a_powers")
     names += ("b_powers", "a_scales", "b_scales", "a_pitch", "b_pitch", "tickets", "m", "n", "k")
-    return dict(zip(names, launch.FOLDED_GEMM.unpack(started.parameters), strict=True))
+    fields = dict(zip(names, launch.FOLDED_GEMM.unpack(started.parameters), strict=True))
+    for side in "ab":
+        boxes = fields.pop(f"boxes_{side}")
+        fields |= {f"map_{side}": boxes[:128], f"last_{side}": boxes[128:]}
+    return fields
 
 
 def test_folded_operands_are_one_launch_without_workspace(recorder: Recorder) -> None:
@@ -277,10 +281,10 @@ def test_boxes_of_a_end_with_its_rows(
     plan_for(left, weight).run(left, weight, out, NO_ARGS)
     (gemm,) = recorder.started
     layout = launch.PACKED_GEMM if whole is None else launch.DECODED_GEMM
-    maps = layout.unpack(gemm.parameters)[: 1 if whole is None else 2]
+    maps = layout.unpack(gemm.parameters)[0]
     boxes = [box for box in (whole, last) if box is not None]
     address = left.payload.folded.data_ptr()
-    assert [FakeMap.LAYOUT.unpack(each) for each in maps] == [
+    assert list(FakeMap.LAYOUT.iter_unpack(maps)) == [
         (address, m, 256, 256, box, 128) for box in boxes
     ]
 

@@ -132,24 +132,34 @@ class Launch:
 
 
 class TensorMaps:
-    """Tensor maps of matrices of one shape, each made once; see `tensor_map`."""
+    """Tensor maps of matrices of one shape, one for each of `boxes`, each made once; see
+    `tensor_map`.
+    """
 
-    def __init__(self, dtype: torch.dtype, rows: int, columns: int, box: tuple[int, int]) -> None:
-        self._shape = (dtype, rows, columns, box)
+    def __init__(
+        self, dtype: torch.dtype, rows: int, columns: int, *boxes: tuple[int, int]
+    ) -> None:
+        self._shape = (dtype, rows, columns)
+        self._boxes = boxes
         self._maps: dict[tuple[int, int], bytes] = {}
 
     def at(self, address: int, row_bytes: int) -> bytes:
-        """Return the map of the matrix at `address`, as a field of a kernel's parameters."""
+        """Return the maps of the matrix at `address`, one behind the other, as a field of a
+        kernel's parameters.
+        """
         key = (address, row_bytes)
         found = self._maps.get(key)
         if found is None:
             if len(self._maps) >= MAX_CACHED_MAPS:
                 self._maps.clear()
-            dtype, rows, columns, box = self._shape
-            made = tensor_map(address, dtype, rows, columns, row_bytes, box)
-            found = ctypes.string_at(int(made.getPtr()), TENSOR_MAP_BYTES)
+            made = {box: self._make(address, row_bytes, box) for box in set(self._boxes)}
+            found = b"".join(made[box] for box in self._boxes)
             self._maps[key] = found
         return found
+
+    def _make(self, address: int, row_bytes: int, box: tuple[int, int]) -> bytes:
+        made = tensor_map(address, *self._shape, row_bytes, box)
+        return ctypes.string_at(int(made.getPtr()), TENSOR_MAP_BYTES)
 
 
 class Packed:

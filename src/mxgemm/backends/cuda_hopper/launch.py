@@ -30,15 +30,15 @@ from mxgemm.runtime.nvrtc import HOPPER, Source
 from mxgemm.tensor import MXTensor
 
 # The parameters of the kernels: tensor maps, then a struct of the .cu file, field by field in its
-# order; 4x is the padding that C adds.
-_MAP = "128s"
+# order; boxes are a RowBoxes of boxes.cuh, two maps; 4x is the padding that C adds.
+_MAP, _BOXES = "128s", "256s"
 _EPILOGUE = "5P3q2f9i4x"
-FOLDED_GEMM = struct.Struct("@" + 5 * _MAP + _EPILOGUE + "4P2qP3i4x")
+FOLDED_GEMM = struct.Struct("@" + 2 * _BOXES + _MAP + _EPILOGUE + "4P2qP3i4x")
 FOLDED_GEMM_OFFSETS = (0, 256, 512, 640)
 _PACKED = _EPILOGUE + "5P4i"
 PACKED_GEMM = struct.Struct("@" + _MAP + _PACKED)
 PACKED_GEMM_OFFSETS = (0, 128)
-DECODED_GEMM = struct.Struct("@" + 3 * _MAP + _PACKED)
+DECODED_GEMM = struct.Struct("@" + _BOXES + _MAP + _PACKED)
 DECODED_GEMM_OFFSETS = (0, 256, 384)
 _NO_MAP = bytes(128)
 """In the place of a tensor map that the kernel does not read."""
@@ -216,19 +216,9 @@ def _add_rows(partial: int, sums: torch.Tensor, count: int, device: int, stream:
     launch((-(-n // 128), 1), stream, (partial, sums.data_ptr(), count, n))
 
 
-class Boxes:
-    """Tensor maps of a folded operand for boxes of two heights, in rows: of whole tiles and of the
-    last tile; `RowBoxes` of boxes.cuh.
-    """
-
-    def __init__(self, rows: int, k: int, heights: tuple[int, int]) -> None:
-        different = dict.fromkeys(heights)  # often one
-        self._maps = [TensorMaps(torch.uint8, rows, k, (each, cfg.TILE_K)) for each in different]
-
-    def at(self, address: int, k: int) -> tuple[bytes, bytes]:
-        """Return the maps of the operand at `address`, with rows of k bytes."""
-        found = [maps.at(address, k) for maps in self._maps]
-        return found[0], found[-1]
+def _boxes(rows: int, k: int, *heights: int) -> TensorMaps:
+    """Return the tensor maps of a folded operand for boxes of so many rows."""
+    return TensorMaps(torch.uint8, rows, k, *((height, cfg.TILE_K) for height in heights))
 
 
 class Decoding(NamedTuple):
@@ -236,7 +226,7 @@ class Decoding(NamedTuple):
 
     config: PackedConfig | DecodedConfig
     launch: Launch
-    boxes_a: Boxes
+    boxes_a: TensorMaps
     maps_d: TensorMaps
     grid: tuple[int, int]
 
@@ -265,8 +255,8 @@ class Launcher:
         )
         tile_m = config.folded.tile_m
         self.tiles = -(-m // tile_m) * -(-n // cfg.FOLDED_TILE_N)
-        self.boxes_a = Boxes(m, k, config.folded.box_rows(m, tile_m))
-        self.boxes_b = Boxes(n, k, config.folded.box_rows(n, cfg.FOLDED_TILE_N))
+        self.boxes_a = _boxes(m, k, *config.folded.box_rows(m, tile_m))
+        self.boxes_b = _boxes(n, k, *config.folded.box_rows(n, cfg.FOLDED_TILE_N))
         self.maps_d = TensorMaps(problem.out_dtype, m, n, cfg.FOLDED_OUTPUT_BOX)
 
     @functools.cached_property
@@ -310,14 +300,16 @@ class Launcher:
         )
         if isinstance(config, DecodedConfig):
             launch = Launch(kernel, DECODED_GEMM, DECODED_GEMM_OFFSETS)
+            boxes_a = _boxes(m, k, *cfg.box_rows(m, config.tokens))
         else:
             launch = Launch(kernel, PACKED_GEMM, PACKED_GEMM_OFFSETS)
+            boxes_a = _boxes(m, k, m)  # all of A's rows are in one tile
         tiles = cfg.decoding_tiles(m, n, config.tokens, config.cluster)
         blocks = self.num_multiprocessors // config.cluster * config.cluster
         return Decoding(
             config,
             launch,
-            Boxes(m, k, cfg.box_rows(m, config.tokens)),
+            boxes_a,
             TensorMaps(self.problem.out_dtype, m, n, cfg.DECODED_OUTPUT_BOX),
             (min(tiles, blocks), 1),
         )
@@ -392,7 +384,7 @@ class Launcher:
         if to_fold:
             fold(to_fold, k, self.device, stream, for_decoder=True)
         config, launch, boxes_a, maps_d, grid = decoding
-        maps: tuple[bytes, ...] = boxes_a.at(left[0], k)
+        maps: tuple[bytes, ...] = (boxes_a.at(left[0], k),)
         if isinstance(config, DecodedConfig):
             map_d = _NO_MAP
             if config.plain:
@@ -402,8 +394,6 @@ class Launcher:
                 else:
                     launch = self._for_any_output(config)
             maps = (*maps, map_d)
-        else:
-            maps = maps[1:]  # all of A's rows are in one tile
         early = cfg.PACKED_EARLY_STAGES if to_fold else 0
         values = (*maps, *epilogue, right[0], left[1], right[1], left[2], right[2], m, n, k, early)
         launch(grid, stream, values, overlap=True)
@@ -475,8 +465,8 @@ class Launcher:
             else:
                 launch = unaligned
         values = (
-            *self.boxes_a.at(left[0], k),
-            *self.boxes_b.at(right[0], k),
+            self.boxes_a.at(left[0], k),
+            self.boxes_b.at(right[0], k),
             map_d,
             *epilogue,
             left[1],
